@@ -1,0 +1,4 @@
+//! The sans-IO core of Springline.
+//!
+//! Nothing here reads a clock, a file or a random source, and nothing here knows of sockets: time
+//! arrives as an argument, randomness as a key, and the outside as values (I12).
