@@ -1,1 +1,13 @@
-//! To be filled.
+//! The drivers of Springline: transports, configuration, admin. They decide nothing of the
+//! protocol: they carry bytes, time and exits to the machines of `springline-proto`, and do what
+//! those answer.
+
+// Tests may start processes, spawn tasks and read the clock as they need; the build that ships is
+// checked without this.
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests are free of the bans")
+)]
+
+pub mod clock;
+pub mod spawn;

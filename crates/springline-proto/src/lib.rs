@@ -2,3 +2,13 @@
 //!
 //! Nothing here reads a clock, a file or a random source, and nothing here knows of sockets: time
 //! arrives as an argument, randomness as a key, and the outside as values (I12).
+
+#![forbid(unsafe_code)]
+#![deny(
+    missing_docs,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm
+)]
