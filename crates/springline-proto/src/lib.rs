@@ -12,3 +12,9 @@
     clippy::unwrap_used,
     clippy::wildcard_enum_match_arm
 )]
+
+pub mod json;
+pub mod message;
+
+#[cfg(test)]
+mod random;

@@ -1,0 +1,108 @@
+//! Walking objects and arrays that were validated before.
+//!
+//! Owns the iterators. On bytes that were not validated they stop early; they never panic.
+
+use super::{Span, scan::Scanner, text::key_is};
+
+/// The value of the first member `name` of `object`, not looking into nested values.
+pub fn member(bytes: &[u8], object: Span, name: &str) -> Option<Span> {
+    members(bytes, object)
+        .find(|(key, _)| {
+            let literal = key.of(bytes);
+            literal.get(1..literal.len().saturating_sub(1)) == Some(name.as_bytes())
+                || (literal.contains(&b'\\') && key_is(literal, name))
+        })
+        .map(|(_, value)| value)
+}
+
+/// Follows `names` inwards from `object`.
+pub fn path(bytes: &[u8], object: Span, names: &[&str]) -> Option<Span> {
+    names
+        .iter()
+        .try_fold(object, |at, name| member(bytes, at, name))
+}
+
+/// The members of `object` in their order: (name with quotes, value). Nothing for another value.
+pub fn members(bytes: &[u8], object: Span) -> Members<'_> {
+    Members(Walk::new(bytes, object, b'{', b'}'))
+}
+
+/// The elements of `array` in their order. Nothing for another value.
+pub fn elements(bytes: &[u8], array: Span) -> Elements<'_> {
+    Elements(Walk::new(bytes, array, b'[', b']'))
+}
+
+/// Iterator of [`members`].
+pub struct Members<'a>(Walk<'a>);
+
+impl Iterator for Members<'_> {
+    type Item = (Span, Span);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.step(|scanner| {
+            let key = scanner.key().ok()?;
+            Some((key.span, value(scanner)?))
+        })
+    }
+}
+
+/// Iterator of [`elements`].
+pub struct Elements<'a>(Walk<'a>);
+
+impl Iterator for Elements<'_> {
+    type Item = Span;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.step(value)
+    }
+}
+
+fn value(scanner: &mut Scanner<'_>) -> Option<Span> {
+    let start = scanner.at;
+    scanner.value(0).ok()?;
+    Some(Span::new(start, scanner.at))
+}
+
+/// What both iterators share: the scanner, and whether there is more.
+struct Walk<'a> {
+    scanner: Scanner<'a>,
+    close: u8,
+    done: bool,
+}
+
+impl<'a> Walk<'a> {
+    fn new(bytes: &'a [u8], container: Span, open: u8, close: u8) -> Self {
+        let bytes = bytes.get(..container.end as usize).unwrap_or_default();
+        let at = container.start as usize;
+        let mut scanner = Scanner { bytes, at };
+        scanner.space();
+        let is_container = scanner.peek() == Some(open);
+        scanner.at += 1;
+        scanner.space();
+        let done = !is_container || scanner.peek() == Some(close);
+        Self {
+            scanner,
+            close,
+            done,
+        }
+    }
+
+    fn step<T>(&mut self, read: impl FnOnce(&mut Scanner<'a>) -> Option<T>) -> Option<T> {
+        if self.done {
+            return None;
+        }
+        self.done = true;
+        let item = read(&mut self.scanner)?;
+        self.scanner.space();
+        match self.scanner.peek() {
+            Some(b',') => {
+                self.scanner.at += 1;
+                self.scanner.space();
+                self.done = false;
+                Some(item)
+            }
+            Some(byte) if byte == self.close => Some(item),
+            _ => None,
+        }
+    }
+}
