@@ -13,8 +13,10 @@
     clippy::wildcard_enum_match_arm
 )]
 
+pub mod frame;
 pub mod json;
 pub mod message;
+pub mod sse;
 
 #[cfg(test)]
 mod random;

@@ -23,4 +23,15 @@ impl Random {
     pub(crate) fn pick<'a, T: ?Sized>(&mut self, items: &[&'a T]) -> &'a T {
         items[self.below(items.len())]
     }
+
+    /// Cuts `bytes` into chunks of random length, some of them empty.
+    pub(crate) fn chunks<'a>(&mut self, mut bytes: &'a [u8], len_max: usize) -> Vec<&'a [u8]> {
+        let mut chunks = Vec::new();
+        while !bytes.is_empty() {
+            let (chunk, rest) = bytes.split_at(self.below(len_max + 1).min(bytes.len()));
+            chunks.push(chunk);
+            bytes = rest;
+        }
+        chunks
+    }
 }

@@ -5,6 +5,7 @@
 //! to replace are never rewritten (I13).
 
 mod scan;
+mod skim;
 mod splice;
 mod text;
 mod walk;
@@ -12,6 +13,7 @@ mod walk;
 use bytes::Bytes;
 
 pub use scan::{DEPTH_MAX, Envelope, ScanError, scan, validate};
+pub use skim::Skim;
 pub use splice::{JOIN_MAX, Pieces, PiecesIter, Splice};
 pub use text::{quote, string};
 pub use walk::{Elements, Members, elements, member, members, path};
