@@ -3,6 +3,8 @@
 //! Owns: what `cargo xtask` offers. It must not know how the gateway works: it builds it, judges
 //! its text and runs its tests.
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
 mod docs;
@@ -35,9 +37,17 @@ enum Chore {
     Peers,
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
+    let outcome = run(Arguments::parse().chore);
+    match outcome.map_err(|error| say::error(&error)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(()) => ExitCode::FAILURE,
+    }
+}
+
+fn run(chore: Chore) -> anyhow::Result<()> {
     let root = tidy::tree::root();
-    match Arguments::parse().chore {
+    match chore {
         Chore::Test(options) => test::run(&root, &options),
         Chore::Tidy => tidy::run(&root),
         Chore::Docs { check } => docs::run(&root, check),

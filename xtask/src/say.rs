@@ -1,7 +1,7 @@
 //! The one writer of this program's words.
 
 use std::fmt::Display;
-use std::io::{Write as _, stdout};
+use std::io::{Write as _, stderr, stdout};
 
 /// Prints one line. Errors only when standard output is gone.
 pub(crate) fn line(text: impl Display) -> anyhow::Result<()> {
@@ -9,4 +9,10 @@ pub(crate) fn line(text: impl Display) -> anyhow::Result<()> {
     writeln!(out, "{text}")?;
     out.flush()?;
     Ok(())
+}
+
+/// Prints an error with its causes on one line. That standard error is gone changes nothing: the
+/// exit status says the same.
+pub(crate) fn error(error: &anyhow::Error) {
+    writeln!(stderr().lock(), "error: {error:#}").ok();
 }

@@ -78,11 +78,11 @@ fn names_folder(row: &str, folder: &str) -> bool {
     })
 }
 
-/// Every module begins with what it is for.
+/// Every module begins with what it is for; a test module belongs to the one that it tests.
 pub(super) fn module_docs(files: &[File]) -> Vec<Finding> {
     let sources = files
         .iter()
-        .filter(|file| file.is_rust() && file.path.contains("src/"));
+        .filter(|file| file.is_rust() && !file.is_test());
     let silent = sources.filter(|file| !file.text.starts_with("//!"));
     silent
         .map(|file| Finding {

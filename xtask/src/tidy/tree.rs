@@ -8,7 +8,7 @@ use anyhow::Context as _;
 
 use super::mask::Mask;
 
-/// Folders that are never ours to judge.
+/// Folders that are never ours to judge (in a linked work tree `.git` is a file).
 const SKIPPED: &[&str] = &[".git", "node_modules", "target"];
 /// A text file larger than this is data.
 const LEN_MAX: u64 = 4 << 20;
@@ -75,10 +75,11 @@ pub(super) fn read(root: &Path) -> anyhow::Result<Vec<File>> {
             let entry = entry?;
             let (path, kind) = (entry.path(), entry.file_type()?);
             let name = entry.file_name();
+            if SKIPPED.iter().any(|skipped| name == *skipped) {
+                continue;
+            }
             if kind.is_dir() {
-                if !SKIPPED.iter().any(|skipped| name == *skipped) {
-                    folders.push(path);
-                }
+                folders.push(path);
             } else if kind.is_file() && entry.metadata()?.len() <= LEN_MAX {
                 files.extend(read_text(root, &path)?);
             }
