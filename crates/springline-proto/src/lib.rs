@@ -13,10 +13,17 @@
     clippy::wildcard_enum_match_arm
 )]
 
+pub mod call;
+pub mod error;
 pub mod frame;
 pub mod json;
 pub mod message;
+pub mod method;
+pub mod session;
+pub mod settings;
 pub mod sse;
+pub mod upstream;
+pub mod version;
 
 #[cfg(test)]
 mod random;

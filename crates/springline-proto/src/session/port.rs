@@ -1,0 +1,187 @@
+//! What goes into the session machine and what comes out of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::call::{ClientExchange, Connection};
+use crate::json::Pieces;
+use crate::message::{Message, ParseError};
+use crate::upstream;
+
+/// What a session's client speaks to: decides names, lists and `initialize`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Endpoint {
+    /// One server; names, URIs, unknown methods and capabilities untouched.
+    One(Arc<str>),
+    /// Every server behind one endpoint, with names of our own.
+    All,
+}
+
+/// How the client is attached; decides where messages to it go.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Downstream {
+    /// Streamable HTTP: POST exchanges and a GET stream.
+    Http,
+    /// One ordered pipe of lines (`connect`, `bridge`).
+    Pipe,
+}
+
+/// What a server entry offers, as last seen; from it `/mcp` answers before the server runs.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Remembered {
+    /// The raw `result` of its last `initialize`.
+    pub initialize: Option<Bytes>,
+    /// The raw pages of its last lists, by kind.
+    pub lists: std::collections::BTreeMap<crate::method::ListKind, Vec<Bytes>>,
+}
+
+/// One server entry as a session on `/mcp` sees it.
+#[derive(Clone, Debug)]
+pub struct EntryView {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Why it cannot be used (configuration error, launcher missing), if so.
+    pub unavailable: Option<Arc<str>>,
+    /// What is remembered of it.
+    pub remembered: Option<Arc<Remembered>>,
+}
+
+/// Media types that the client of a POST takes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Accept {
+    /// JSON and event streams.
+    Both,
+    /// JSON only: the answer is never a stream.
+    Json,
+}
+
+/// Something that happened, told to the machine.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// A message of the client.
+    Message {
+        /// HTTP: the POST that carried it. None on a pipe.
+        exchange: Option<ClientExchange>,
+        /// What the POST's answer may be.
+        accept: Accept,
+        /// The message.
+        message: Message,
+    },
+    /// Pipe: a line that is no message; answered without an id unless one could be read.
+    Malformed(ParseError),
+    /// HTTP: the connection of a POST broke. Not a cancellation (2025-11-25 basic/transports).
+    ExchangeGone(ClientExchange),
+    /// HTTP: the client opened a GET stream, perhaps to resume another. Pipe: it is attached.
+    StreamOpened {
+        /// Its name from now on. A newer one replaces the older.
+        connection: Connection,
+        /// `Last-Event-ID`.
+        cursor: Option<Box<str>>,
+    },
+    /// The GET stream or the pipe is gone.
+    StreamClosed(Connection),
+    /// An upstream of this session reports.
+    Upstream {
+        /// Its server entry.
+        server: Arc<str>,
+        /// What.
+        event: upstream::SessionEvent,
+    },
+    /// `/mcp`: the entries, or what is remembered of them, changed.
+    Entries(Vec<EntryView>),
+    /// The deadline that the machine named has come.
+    Timer,
+    /// The session ends (DELETE, expiry, stop). Pending requests end in an error.
+    Close,
+}
+
+/// One part of the answer to a POST or GET.
+#[derive(Clone, Debug)]
+pub enum Part {
+    /// 202 without a body.
+    Accepted,
+    /// A whole JSON answer, status 200. The driver adds the session id to that of `initialize`.
+    Json(Pieces),
+    /// The HTTP request is refused: a 4xx status with a JSON-RPC body.
+    Refuse {
+        /// The status.
+        status: u16,
+        /// The body.
+        body: Bytes,
+    },
+    /// An event stream begins, status 200.
+    Begin,
+    /// One event. An empty `data` is the priming event.
+    Event {
+        /// Its cursor.
+        id: Option<Arc<str>>,
+        /// `retry`, once for a stream.
+        retry: Option<Duration>,
+        /// One message, or nothing.
+        data: Pieces,
+    },
+    /// The stream is complete.
+    End,
+}
+
+/// What the machine wants done.
+#[derive(Clone, Debug)]
+pub enum Output {
+    /// A part of the answer to a POST.
+    ToExchange {
+        /// Which.
+        exchange: ClientExchange,
+        /// What.
+        part: Part,
+    },
+    /// A part of a GET stream; on a pipe only [`Part::Event`] without an id: one line.
+    ToStream {
+        /// Which.
+        connection: Connection,
+        /// What.
+        part: Part,
+    },
+    /// Tell the upstream of this server entry; it is made if it does not exist.
+    ToUpstream {
+        /// The server entry.
+        server: Arc<str>,
+        /// What.
+        input: Box<upstream::Input>,
+    },
+    /// Something became known of a server entry: remember it.
+    Remember {
+        /// The server entry.
+        server: Arc<str>,
+        /// What it announced, or one list.
+        what: Known,
+    },
+    /// Tell the operator.
+    Emit(Event),
+    /// The session is over: the driver forgets it. Comes once, last.
+    Closed,
+}
+
+/// Something learned of a server entry.
+#[derive(Clone, Debug)]
+pub enum Known {
+    /// The raw `result` of `initialize`.
+    Initialize(Bytes),
+    /// The raw pages of a list.
+    List(crate::method::ListKind, Vec<Bytes>),
+}
+
+/// Something that an operator may want to know of a session.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Event {
+    /// The handshake of the client is answered.
+    Opened,
+    /// The session ended.
+    Closed,
+    /// A message for the client was dropped because nothing was there to take it.
+    Dropped {
+        /// Why.
+        reason: &'static str,
+    },
+}

@@ -1,0 +1,122 @@
+//! The defaults that the machines work with: one place, with the source of each number.
+//!
+//! The configuration overrides them (DESIGN.md section 3.2); a value here is the built-in one.
+
+use std::time::Duration;
+
+/// How an upstream is started, recovered and asked. All spans are wall time.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct UpstreamSettings {
+    /// From the start of an instance until it is ready; also the bound of one recovery attempt.
+    pub start_timeout: Duration,
+    /// How long refused connections are retried before the call fails, `not_executed`.
+    pub reconnect_wait: Duration,
+    /// First and last pause between two attempts on a refused connection.
+    pub reconnect_pause: (Duration, Duration),
+    /// First and last pause after a failed recovery; doubles, with jitter.
+    pub recovery_backoff: (Duration, Duration),
+    /// A call's patience since the last message on it.
+    pub call_timeout: Duration,
+    /// A call's patience in all, less the time in which the client is asked something.
+    pub call_timeout_max: Duration,
+    /// A child of a session without an attached client is ended after this.
+    pub detached_idle: Duration,
+    /// An instance that carried no message for this long is ended, if set.
+    pub idle_timeout: Option<Duration>,
+    /// The GET stream stays open this long after the last request.
+    pub listen_linger: Duration,
+    /// Attempts to resume one broken stream by GET.
+    pub resume_attempts_max: u32,
+    /// Pages that are read of one list of an upstream.
+    pub list_pages_max: u32,
+    /// Calls that may wait for one upstream at once.
+    pub waiting_max: usize,
+    /// What is sent again after a session loss.
+    pub replay: ReplayPolicy,
+    /// Tools that the operator named safe to run again.
+    pub safe_tools: Vec<String>,
+    /// What the client hears of lost in-session state.
+    pub on_state_loss: StateLossPolicy,
+}
+
+/// What is sent once more after the server refused it because the session was gone.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum ReplayPolicy {
+    /// Everything: a 404 refuses before it executes.
+    #[default]
+    AfterSessionLoss,
+    /// Reads, and tools with a hint that the operator trusts.
+    Annotated,
+    /// Reads only.
+    Never,
+}
+
+/// What happens when an upstream had to start afresh.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum StateLossPolicy {
+    /// One log message to the client, where logging was announced.
+    #[default]
+    Notify,
+    /// Only an event of the gateway.
+    Hide,
+    /// Calls that would need the lost state end in an error instead of being sent once more.
+    Fail,
+}
+
+impl Default for UpstreamSettings {
+    fn default() -> Self {
+        Self {
+            start_timeout: Duration::from_secs(60),
+            reconnect_wait: Duration::from_secs(10),
+            reconnect_pause: (Duration::from_millis(50), Duration::from_secs(1)),
+            recovery_backoff: (Duration::from_millis(100), Duration::from_secs(5)),
+            call_timeout: Duration::from_secs(60 * 60),
+            call_timeout_max: Duration::from_secs(24 * 60 * 60),
+            detached_idle: Duration::from_secs(30 * 60),
+            idle_timeout: None,
+            listen_linger: Duration::from_secs(5 * 60),
+            resume_attempts_max: 5,
+            list_pages_max: 100,
+            waiting_max: 256,
+            replay: ReplayPolicy::default(),
+            safe_tools: Vec::new(),
+            on_state_loss: StateLossPolicy::default(),
+        }
+    }
+}
+
+/// How a session treats its client. All spans are wall time.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct SessionSettings {
+    /// A POST that is not answered by then is answered as a stream.
+    pub stream_after: Duration,
+    /// Requests that one session may have pending.
+    pub pending_max: usize,
+    /// Messages held for a client that has no stream open; the oldest is dropped beyond it.
+    pub held_max: usize,
+    /// How long a server's request outside any call waits for a GET stream.
+    pub ask_wait: Duration,
+    /// How long a list on `/mcp` waits for entries that were never listed.
+    pub list_wait: Duration,
+    /// Events kept for redelivery, for each session.
+    pub redelivery_events_max: usize,
+    /// Bytes kept for redelivery, for each session.
+    pub redelivery_bytes_max: usize,
+    /// How long an event is kept for redelivery.
+    pub redelivery_age_max: Duration,
+}
+
+impl Default for SessionSettings {
+    fn default() -> Self {
+        Self {
+            stream_after: Duration::from_millis(500),
+            pending_max: 256,
+            held_max: 64,
+            ask_wait: Duration::from_secs(5),
+            list_wait: Duration::from_secs(10),
+            redelivery_events_max: 1000,
+            redelivery_bytes_max: 16 * 1024 * 1024,
+            redelivery_age_max: Duration::from_secs(60 * 60),
+        }
+    }
+}

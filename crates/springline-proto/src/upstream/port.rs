@@ -1,0 +1,419 @@
+//! What goes into the upstream machine and what comes out of it.
+//!
+//! Drivers and the simulator speak these values; neither decides anything of the protocol.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::call::{CallKey, ExchangeId, Generation, SessionKey};
+use crate::error::Fault;
+use crate::json::Pieces;
+use crate::message::Message;
+use crate::method::ListKind;
+use crate::version::Version;
+
+/// What the upstream's `initialize` carries: the client's own parameters, raw.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Hello {
+    /// The raw JSON of `params` of the client's `initialize`, with a version that we speak.
+    pub params: Bytes,
+}
+
+/// Something that happened, told to the machine.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// A session wants the instance to be ready; answered by [`SessionEvent::Started`] or
+    /// [`SessionEvent::Failed`]. With a `hello` that differs from the present one, the present
+    /// generation is ended and a new one starts (the client sent `initialize` again).
+    Start {
+        /// Who asks.
+        key: CallKey,
+        /// The parameters of the handshake.
+        hello: Hello,
+    },
+    /// A request of a client. Answered exactly once (I1), unless cancelled.
+    Call {
+        /// Who asks.
+        key: CallKey,
+        /// The request, with the client's own id and progress token.
+        message: Message,
+    },
+    /// A notification of a client. Dropped if no generation is ready.
+    Notify {
+        /// The notification.
+        message: Message,
+    },
+    /// The client's answer to a request of the server. Dropped if it belongs to an old generation.
+    Reply {
+        /// The generation that asked.
+        generation: Generation,
+        /// The server's own id, raw.
+        id: Bytes,
+        /// The answer as the client sent it; its id is replaced.
+        message: Message,
+    },
+    /// The client does not want the answer any more; none is given.
+    Cancel {
+        /// The request.
+        key: CallKey,
+        /// The client's `notifications/cancelled`; its `requestId` is replaced. Without one, a
+        /// notification is made.
+        message: Option<Message>,
+    },
+    /// The client is being asked something for this call (`true`), or has answered (`false`): the
+    /// clock of the call stops meanwhile.
+    Asking {
+        /// The call.
+        key: CallKey,
+        /// Whether a question begins or ends.
+        begins: bool,
+    },
+    /// A client is attached, or not any more.
+    Attached(bool),
+    /// The present generation takes nothing new, finishes what it has, and is ended; the next call
+    /// starts a new one.
+    Retire,
+    /// The upstream is done with: pending calls fail with this fault, instances are ended.
+    Close {
+        /// What pending calls hear.
+        fault: Fault,
+        /// Whether an HTTP session of the server is ended by DELETE.
+        end_session: bool,
+    },
+    /// Driver: the instance can take its handshake (a child runs; HTTP: at once).
+    Opened {
+        /// Which.
+        generation: Generation,
+    },
+    /// Driver: the head of an HTTP answer to the handshake carried this session id.
+    Minted {
+        /// Which.
+        generation: Generation,
+        /// The exchange.
+        exchange: ExchangeId,
+        /// `Mcp-Session-Id`; visible ASCII, checked by the driver.
+        session_id: Arc<str>,
+    },
+    /// Driver: a message from the server.
+    Message {
+        /// From which instance.
+        generation: Generation,
+        /// On which exchange; none on stdio and on nothing else.
+        exchange: Option<ExchangeId>,
+        /// The message.
+        message: Message,
+    },
+    /// Driver: an exchange is over. Nothing more comes on it.
+    Ended {
+        /// Of which instance.
+        generation: Generation,
+        /// Which.
+        exchange: ExchangeId,
+        /// How.
+        end: End,
+    },
+    /// Driver: the instance is gone (child exited, pipe closed). Messages that it wrote before
+    /// were given before.
+    Lost {
+        /// Which.
+        generation: Generation,
+        /// For people: exit status and the last lines of stderr.
+        cause: Box<str>,
+        /// Whether it never ran (spawn failed): nothing was executed.
+        never_ran: bool,
+    },
+    /// Driver: a message from the server could not be read; the stream goes on.
+    Garbled {
+        /// From which instance.
+        generation: Generation,
+        /// On which exchange, if known.
+        exchange: Option<ExchangeId>,
+        /// The id of the answer that was too large to keep, if it could be read.
+        id: Option<Bytes>,
+        /// What was wrong.
+        cause: Box<str>,
+        /// Whether it passed the cap on frames and bodies.
+        too_large: bool,
+    },
+    /// Driver: credential sources were read again.
+    Credentials {
+        /// Whether a value differs from the one that was refused.
+        changed: bool,
+    },
+    /// The deadline that the machine named has come.
+    Timer,
+}
+
+/// How an exchange ended.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum End {
+    /// stdio: written whole. HTTP: 2xx without a body that could hold an answer.
+    Accepted,
+    /// HTTP: the answer's body came to its proper end.
+    Complete,
+    /// HTTP: an event stream ended or broke. With an event id it can be resumed.
+    StreamEnded {
+        /// The last event id that it carried.
+        last_event_id: Option<Arc<str>>,
+        /// The last `retry` that it carried.
+        retry: Option<Duration>,
+    },
+    /// No byte of the request left: refused, unresolved, no TLS, broken while connecting.
+    NotSent {
+        /// Why, for people.
+        cause: Box<str>,
+    },
+    /// The connection broke, or the answer was unusable, after the request may have left.
+    Broken {
+        /// Why, for people.
+        cause: Box<str>,
+    },
+    /// An HTTP status that is no success.
+    Refused(Refusal),
+}
+
+/// An HTTP answer that refuses a request.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Refusal {
+    /// The status, 300 and above.
+    pub status: u16,
+    /// The code of the JSON-RPC error in the body, if there is one.
+    pub rpc_code: Option<i64>,
+    /// The message of that error, or the head of the body as text; at most 4 KiB, untrusted.
+    pub text: Box<str>,
+    /// `Retry-After`.
+    pub retry_after: Option<Duration>,
+}
+
+/// What an exchange is for; tells the driver which HTTP method, and what ends it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Purpose {
+    /// `initialize`: its head may mint a session id.
+    Initialize,
+    /// `notifications/initialized`.
+    Initialized,
+    /// A request that awaits an answer.
+    Request,
+    /// A notification or an answer of the client.
+    Oneway,
+}
+
+/// What an HTTP request must carry to reach its session (I14).
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Route {
+    /// `Mcp-Session-Id`; none on `initialize` and where the server minted none.
+    pub session_id: Option<Arc<str>>,
+    /// `MCP-Protocol-Version`; none before it was negotiated and where the revision has none.
+    pub version: Option<Version>,
+}
+
+/// What the machine wants done.
+#[derive(Clone, Debug)]
+pub enum Output {
+    /// Start an instance: spawn the child; HTTP answers [`Input::Opened`] at once.
+    Open {
+        /// Its name from now on.
+        generation: Generation,
+    },
+    /// Write a message. Ends in one [`Input::Ended`], unless the instance is lost first.
+    Send {
+        /// To which instance.
+        generation: Generation,
+        /// Name of the exchange.
+        exchange: ExchangeId,
+        /// The message.
+        body: Pieces,
+        /// What for.
+        purpose: Purpose,
+        /// Headers of the session.
+        route: Route,
+        /// Whether it may go on a connection that could be closing (it is safe to repeat).
+        repeatable: bool,
+    },
+    /// HTTP: resume the broken stream of an exchange by GET after a pause.
+    Resume {
+        /// Of which instance.
+        generation: Generation,
+        /// The same exchange as before.
+        exchange: ExchangeId,
+        /// `Last-Event-ID`.
+        last_event_id: Arc<str>,
+        /// The pause before it.
+        delay: Duration,
+        /// Headers of the session.
+        route: Route,
+    },
+    /// HTTP: open the standalone GET stream. Ends in one [`Input::Ended`]; a refusal is
+    /// [`End::Refused`].
+    Listen {
+        /// Of which instance.
+        generation: Generation,
+        /// Name of the exchange.
+        exchange: ExchangeId,
+        /// `Last-Event-ID` of the one before.
+        last_event_id: Option<Arc<str>>,
+        /// The pause before it.
+        delay: Duration,
+        /// Headers of the session.
+        route: Route,
+    },
+    /// Drop an exchange, if it is still under way; no [`Input::Ended`] is needed.
+    Abort {
+        /// Of which instance.
+        generation: Generation,
+        /// Which.
+        exchange: ExchangeId,
+    },
+    /// Read credential sources again and answer with [`Input::Credentials`].
+    RefreshCredentials,
+    /// End an instance. stdio: stdin closed, SIGTERM, SIGKILL. HTTP: all its exchanges are dropped
+    /// and, if `delete`, one best-effort DELETE is sent. Nothing more is heard of it.
+    End {
+        /// Which.
+        generation: Generation,
+        /// Whether to DELETE the session of `route`.
+        delete: bool,
+        /// Headers of the session.
+        route: Route,
+    },
+    /// Tell a session.
+    ToSession {
+        /// Which.
+        session: SessionKey,
+        /// What.
+        event: SessionEvent,
+    },
+    /// Tell the operator.
+    Emit(Event),
+}
+
+/// What a session hears from an upstream.
+#[derive(Clone, Debug)]
+pub enum SessionEvent {
+    /// The instance is ready.
+    Started {
+        /// The [`Input::Start`] that this answers.
+        key: CallKey,
+        /// The raw JSON of the `result` of `initialize`.
+        result: Bytes,
+    },
+    /// The answer to a call, with an id of ours where the client's belongs.
+    Answer {
+        /// The call.
+        key: CallKey,
+        /// The answer; the session puts the client's id in.
+        message: Message,
+    },
+    /// A call, or a start, ended in an error of ours.
+    Failed {
+        /// The call.
+        key: CallKey,
+        /// The error.
+        fault: Fault,
+        /// The server's own JSON-RPC error to the handshake, raw, if that is what happened: the
+        /// owner of a first `initialize` gets it unchanged.
+        server_error: Option<Bytes>,
+    },
+    /// A notification; a progress token in it is already the client's own.
+    Notification {
+        /// The call that it belongs to, if that is known.
+        related: Option<CallKey>,
+        /// The notification.
+        message: Message,
+    },
+    /// A request of the server, with the server's own id.
+    Request {
+        /// The call that it belongs to, if that is known.
+        related: Option<CallKey>,
+        /// Who asks: needed to answer.
+        generation: Generation,
+        /// The request.
+        message: Message,
+    },
+    /// The server took back a request of its own (`notifications/cancelled`).
+    Withdrawn {
+        /// Who asked.
+        generation: Generation,
+        /// The id of the server's request, raw.
+        id: Bytes,
+        /// The notification.
+        message: Message,
+    },
+    /// An instance is gone: its open requests to the client need no answer any more.
+    InstanceGone {
+        /// Which.
+        generation: Generation,
+    },
+    /// The server started afresh; its in-session state is lost.
+    StateLost {
+        /// Why, for people.
+        reason: Box<str>,
+    },
+    /// After a recovery this list is not what it was.
+    ListChanged(ListKind),
+    /// A list was read whole by the machine itself or passed by: what is remembered of the entry.
+    Listed {
+        /// Which.
+        kind: ListKind,
+        /// Its pages, raw `result` objects in order.
+        pages: Vec<Bytes>,
+    },
+}
+
+/// Something that an operator may want to know; the list of events is this type.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Event {
+    /// An instance is ready.
+    Ready {
+        /// Which.
+        generation: Generation,
+        /// From its start.
+        took: Duration,
+        /// Whether it replaces one that was lost.
+        recovery: bool,
+    },
+    /// An instance was lost.
+    Lost {
+        /// Which.
+        generation: Generation,
+        /// Why.
+        cause: Box<str>,
+    },
+    /// An attempt to start or recover failed.
+    StartFailed {
+        /// Which.
+        generation: Generation,
+        /// Why.
+        cause: Box<str>,
+        /// The earliest next attempt, from now.
+        retry_in: Duration,
+    },
+    /// A request was sent again to a newer generation or a fresh exchange.
+    Replayed {
+        /// Which call.
+        key: CallKey,
+        /// To which instance.
+        generation: Generation,
+    },
+    /// The end of an instance was begun.
+    Ended {
+        /// Which.
+        generation: Generation,
+        /// Why.
+        reason: &'static str,
+    },
+    /// A message of the server was dropped.
+    Dropped {
+        /// From which instance.
+        generation: Generation,
+        /// Why.
+        reason: &'static str,
+    },
+    /// Credentials were refused by the server.
+    Unauthorized {
+        /// By which instance.
+        generation: Generation,
+    },
+}
