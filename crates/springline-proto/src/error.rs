@@ -188,7 +188,13 @@ pub struct Fault {
 impl Fault {
     /// A fault of this kind with the outcome of its row.
     pub fn new(kind: FaultKind) -> Self {
-        Self { kind, outcome: kind.outcome(), server: None, cause: None, retry_after: None }
+        Self {
+            kind,
+            outcome: kind.outcome(),
+            server: None,
+            cause: None,
+            retry_after: None,
+        }
     }
 
     /// Says which server it is about.
@@ -280,7 +286,10 @@ pub fn error_response(id: Option<&[u8]>, error: &str) -> bytes::Bytes {
 
 /// The `error` member with a code of JSON-RPC or MCP and a plain message.
 pub fn plain_error(code: i32, message: &str) -> String {
-    format!(r#"{{"code":{code},"message":{}}}"#, crate::json::quote(message))
+    format!(
+        r#"{{"code":{code},"message":{}}}"#,
+        crate::json::quote(message)
+    )
 }
 
 /// Bytes that the cause of an error may have: a screen's worth of a server's words.
@@ -356,10 +365,15 @@ mod tests {
     #[test]
     fn a_fault_names_the_server_the_cause_and_the_next_step() {
         let server: Arc<str> = Arc::from("github");
-        let fault = Fault::new(FaultKind::ServerUnreachable).of(&server).because("refused");
+        let fault = Fault::new(FaultKind::ServerUnreachable)
+            .of(&server)
+            .because("refused");
         let value: serde_json::Value = serde_json::from_str(&fault.to_json()).unwrap();
         assert_eq!(value["code"], -31001);
-        assert_eq!(value["message"], "github: the server could not be reached (refused)");
+        assert_eq!(
+            value["message"],
+            "github: the server could not be reached (refused)"
+        );
         assert_eq!(value["data"]["outcome"], "not_executed");
         assert_eq!(value["data"]["retry"], "safe");
         assert_eq!(value["data"]["server"], "github");

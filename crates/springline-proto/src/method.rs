@@ -60,7 +60,10 @@ const NAMES: [(Method, &str); 26] = [
     (Method::ResourcesRead, "resources/read"),
     (Method::Subscribe, "resources/subscribe"),
     (Method::Unsubscribe, "resources/unsubscribe"),
-    (Method::ResourcesChanged, "notifications/resources/list_changed"),
+    (
+        Method::ResourcesChanged,
+        "notifications/resources/list_changed",
+    ),
     (Method::ResourceUpdated, "notifications/resources/updated"),
     (Method::SetLevel, "logging/setLevel"),
     (Method::Complete, "completion/complete"),
@@ -74,12 +77,18 @@ const NAMES: [(Method, &str); 26] = [
 impl Method {
     /// The method of this name.
     pub fn parse(name: &str) -> Self {
-        NAMES.iter().find(|(_, text)| *text == name).map_or(Self::Other, |(method, _)| *method)
+        NAMES
+            .iter()
+            .find(|(_, text)| *text == name)
+            .map_or(Self::Other, |(method, _)| *method)
     }
 
     /// The name on the wire; empty for [`Method::Other`].
     pub fn as_str(self) -> &'static str {
-        NAMES.iter().find(|(method, _)| *method == self).map_or("", |(_, text)| text)
+        NAMES
+            .iter()
+            .find(|(method, _)| *method == self)
+            .map_or("", |(_, text)| text)
     }
 
     /// The replay class of a request of this method. An unknown one counts as unsafe.

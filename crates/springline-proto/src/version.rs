@@ -18,8 +18,12 @@ pub enum Version {
 
 impl Version {
     /// All revisions, oldest first.
-    pub const ALL: [Self; 4] =
-        [Self::V2024_11_05, Self::V2025_03_26, Self::V2025_06_18, Self::V2025_11_25];
+    pub const ALL: [Self; 4] = [
+        Self::V2024_11_05,
+        Self::V2025_03_26,
+        Self::V2025_06_18,
+        Self::V2025_11_25,
+    ];
 
     /// The revision that we offer when a client asks for one that we do not know.
     pub const LATEST: Self = Self::V2025_11_25;
@@ -30,7 +34,9 @@ impl Version {
 
     /// Parses the text of `protocolVersion` or of the `MCP-Protocol-Version` header.
     pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|version| version.as_str() == text)
+        Self::ALL
+            .into_iter()
+            .find(|version| version.as_str() == text)
     }
 
     /// The text on the wire.

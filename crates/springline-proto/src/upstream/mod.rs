@@ -1,7 +1,414 @@
 //! The upstream machine: one server, whichever instance of it lives.
+//!
+//! [`Upstream`] owns the handshake, the recovery, the pending requests and the verdicts about them.
+//! It knows neither sockets nor clients: a driver feeds [`Input`], drains [`Upstream::poll`] until
+//! it returns `None`, then arms a timer for [`Upstream::next_deadline`].
+//!
+//! What holds here whatever comes in:
+//! - an answer is taken only from the generation that has the request (I2), and generations only
+//!   grow (I3);
+//! - nothing but the handshake is sent before `notifications/initialized` was accepted, and the
+//!   check and the assignment are one step (I6);
+//! - a request that may have run is sent again only if its replay class allows it (I4), once (I5);
+//! - every request after the handshake carries the session id that was minted (I14).
 
+mod credential;
+mod exchange;
+mod inbound;
+mod instance;
+mod listen;
+mod loss;
+mod pending;
 mod port;
+mod request;
+mod restore;
+mod start;
 
-pub use port::{
-    End, Event, Hello, Input, Output, Purpose, Refusal, Route, SessionEvent,
-};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+pub use self::port::{End, Event, Hello, Input, Output, Purpose, Refusal, Route, SessionEvent};
+
+use self::credential::Credential;
+use self::exchange::Exchange;
+use self::instance::{Instance, Standing};
+use self::pending::Pending;
+use self::restore::Restore;
+use self::start::{Attempt, Backoff};
+use crate::call::{CallKey, ExchangeId, Generation, Moment, SessionKey, UpstreamId};
+use crate::error::Fault;
+use crate::settings::UpstreamSettings;
+
+/// What carries the messages; the few rules that differ by it ask this.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Transport {
+    /// A child process.
+    Stdio,
+    /// Streamable HTTP.
+    Http,
+}
+
+/// What an upstream is made of.
+#[derive(Clone, Debug)]
+pub struct UpstreamConfig {
+    /// The name of the server entry.
+    pub server: Arc<str>,
+    /// What carries its messages.
+    pub transport: Transport,
+    /// The session that it serves.
+    pub session: SessionKey,
+    /// Its spans and policies.
+    pub settings: UpstreamSettings,
+    /// Seed of the jitter of pauses: given, so that the machine draws nothing itself (I12).
+    pub seed: u64,
+}
+
+/// What the machine is at.
+#[derive(Clone, Debug)]
+enum Phase {
+    /// No instance takes requests, none is starting.
+    Idle,
+    /// An instance is starting; requests wait.
+    Starting(Attempt),
+    /// This instance takes requests.
+    Ready(Generation),
+    /// Done with for good.
+    Closed(Fault),
+}
+
+/// A summary of the machine for people.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Standby {
+    /// Nothing runs; the next call starts it.
+    Idle,
+    /// Starting or recovering.
+    Starting,
+    /// Ready, in this generation.
+    Ready(Generation),
+    /// Waiting until the next attempt.
+    Waiting,
+    /// Done with.
+    Closed,
+}
+
+/// One upstream of one session.
+#[derive(Debug)]
+pub struct Upstream {
+    config: UpstreamConfig,
+    hello: Option<Hello>,
+    phase: Phase,
+    /// Whether an instance was ever ready: the next one is a recovery.
+    was_ready: bool,
+    instances: BTreeMap<Generation, Instance>,
+    exchanges: BTreeMap<ExchangeId, Exchange>,
+    pending: BTreeMap<CallKey, Pending>,
+    by_id: BTreeMap<UpstreamId, CallKey>,
+    waiting: VecDeque<CallKey>,
+    backoff: Backoff,
+    credential: Credential,
+    restore: Restore,
+    attached: bool,
+    last_use: Moment,
+    /// When the last client let go; the children of a detached session are ended some time after.
+    detached_at: Option<Moment>,
+    generation_last: Generation,
+    exchange_next: ExchangeId,
+    id_next: UpstreamId,
+    internal_next: u64,
+    out: VecDeque<Output>,
+}
+
+impl Upstream {
+    /// An upstream that has started nothing yet.
+    pub fn new(config: UpstreamConfig, now: Moment) -> Self {
+        Self {
+            backoff: Backoff::new(config.seed),
+            config,
+            hello: None,
+            phase: Phase::Idle,
+            was_ready: false,
+            instances: BTreeMap::new(),
+            exchanges: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            by_id: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            credential: Credential::default(),
+            restore: Restore::default(),
+            attached: true,
+            last_use: now,
+            detached_at: None,
+            generation_last: Generation(0),
+            exchange_next: ExchangeId(1),
+            id_next: UpstreamId(1),
+            internal_next: 0,
+            out: VecDeque::new(),
+        }
+    }
+
+    /// Takes one input. Afterwards [`Self::poll`] must be drained.
+    pub fn handle(&mut self, now: Moment, input: Input) {
+        if let Phase::Closed(fault) = &self.phase {
+            let fault = fault.clone();
+            self.handle_closed(now, input, fault);
+            return;
+        }
+        match input {
+            Input::Start { key, hello } => self.on_start(now, key, hello),
+            Input::Call { key, message } => self.on_call(now, key, message),
+            Input::Notify { message } => self.on_notify(now, message.bytes().clone().into()),
+            Input::Reply {
+                generation,
+                id,
+                message,
+            } => {
+                self.on_reply(now, generation, &id, &message);
+            }
+            Input::Cancel { key, message } => self.on_cancel(key, message.as_ref()),
+            Input::Asking { key, begins } => self.on_asking(now, key, begins),
+            Input::Attached(attached) => self.on_attached(now, attached),
+            Input::Retire => self.on_retire(),
+            Input::Close { fault, end_session } => self.on_close(&fault, end_session),
+            driver => self.handle_driver(now, driver),
+        }
+        self.advance(now);
+    }
+
+    fn handle_driver(&mut self, now: Moment, input: Input) {
+        match input {
+            Input::Opened { generation } => self.on_opened(now, generation),
+            Input::Minted {
+                generation,
+                exchange,
+                session_id,
+            } => {
+                self.on_minted(generation, exchange, session_id);
+            }
+            Input::Message {
+                generation,
+                exchange,
+                message,
+            } => {
+                self.on_message(now, generation, exchange, message);
+            }
+            Input::Ended {
+                generation,
+                exchange,
+                end,
+            } => {
+                self.on_ended(now, generation, exchange, end);
+            }
+            Input::Lost {
+                generation,
+                cause,
+                never_ran,
+            } => {
+                self.on_lost(now, generation, &cause, never_ran);
+            }
+            Input::Garbled {
+                generation,
+                exchange,
+                id,
+                cause,
+                too_large,
+            } => {
+                self.on_garbled(generation, exchange, id.as_ref(), &cause, too_large);
+            }
+            Input::Credentials { changed } => self.on_credentials(now, changed),
+            Input::Timer => self.on_timer(now),
+            // The client's side was taken in `handle`.
+            Input::Start { .. }
+            | Input::Call { .. }
+            | Input::Notify { .. }
+            | Input::Reply { .. }
+            | Input::Cancel { .. }
+            | Input::Asking { .. }
+            | Input::Attached(_)
+            | Input::Retire
+            | Input::Close { .. } => {}
+        }
+    }
+
+    /// After the end: what still asks is told so, and what a late handshake mints is ended.
+    fn handle_closed(&mut self, now: Moment, input: Input, fault: Fault) {
+        match input {
+            Input::Start { key, .. } | Input::Call { key, .. } => {
+                self.tell_failed(key, fault.outcome(crate::error::Outcome::NotExecuted), None);
+            }
+            Input::Minted {
+                generation,
+                exchange,
+                session_id,
+            } => {
+                self.on_minted(generation, exchange, session_id);
+            }
+            Input::Message {
+                generation,
+                exchange,
+                message,
+            } => {
+                self.on_message(now, generation, exchange, message);
+            }
+            Input::Ended {
+                generation,
+                exchange,
+                end,
+            } => {
+                self.on_ended(now, generation, exchange, end);
+            }
+            Input::Timer => self.expire_abandoned(now),
+            _ => {}
+        }
+    }
+
+    /// The next thing that the driver has to do, until `None`.
+    pub fn poll(&mut self) -> Option<Output> {
+        self.out.pop_front()
+    }
+
+    /// When [`Input::Timer`] is due. Read it after [`Self::poll`] was drained.
+    pub fn next_deadline(&self) -> Option<Moment> {
+        let mut next: Option<Moment> = None;
+        let mut consider = |moment: Option<Moment>| {
+            if let Some(moment) = moment {
+                next = Some(next.map_or(moment, |held| held.min(moment)));
+            }
+        };
+        match &self.phase {
+            Phase::Starting(attempt) => consider(Some(attempt.next_deadline())),
+            Phase::Idle if !self.waiting.is_empty() => consider(self.backoff.not_before()),
+            Phase::Idle | Phase::Ready(_) | Phase::Closed(_) => {}
+        }
+        for pending in self.pending.values() {
+            consider(pending.next_deadline(&self.config.settings));
+        }
+        for instance in self.instances.values() {
+            consider(instance.next_deadline());
+        }
+        consider(self.linger_deadline());
+        consider(self.idle_deadline());
+        next
+    }
+
+    /// What the machine is at, for people.
+    pub fn standby(&self) -> Standby {
+        match &self.phase {
+            Phase::Idle if !self.waiting.is_empty() => Standby::Waiting,
+            Phase::Idle => Standby::Idle,
+            Phase::Starting(_) => Standby::Starting,
+            Phase::Ready(generation) => Standby::Ready(*generation),
+            Phase::Closed(_) => Standby::Closed,
+        }
+    }
+
+    /// The calls that are not answered yet.
+    pub fn pending_len(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Whether nothing is left: the machine is closed and every instance is ended.
+    pub fn is_gone(&self) -> bool {
+        matches!(self.phase, Phase::Closed(_)) && self.instances.is_empty()
+    }
+
+    /// The server entry.
+    pub fn server(&self) -> &Arc<str> {
+        &self.config.server
+    }
+
+    fn emit(&mut self, event: Event) {
+        self.out.push_back(Output::Emit(event));
+    }
+
+    fn tell(&mut self, event: SessionEvent) {
+        self.out.push_back(Output::ToSession {
+            session: self.config.session,
+            event,
+        });
+    }
+
+    fn tell_failed(&mut self, key: CallKey, fault: Fault, server_error: Option<bytes::Bytes>) {
+        let fault = fault.of(&self.config.server);
+        self.out.push_back(Output::ToSession {
+            session: key.session,
+            event: SessionEvent::Failed {
+                key,
+                fault,
+                server_error,
+            },
+        });
+    }
+
+    /// Moves what can move: starts an attempt if calls wait for one, sends what waits if an
+    /// instance is ready, ends instances that are done.
+    fn advance(&mut self, now: Moment) {
+        match &self.phase {
+            Phase::Idle => self.start_if_wanted(now),
+            Phase::Ready(generation) => {
+                let generation = *generation;
+                self.flush(now, generation);
+                self.listen_if_wanted(now, generation);
+            }
+            Phase::Starting(_) | Phase::Closed(_) => {}
+        }
+        self.end_retired();
+    }
+
+    fn on_timer(&mut self, now: Moment) {
+        self.expire_attempt(now);
+        self.expire_calls(now);
+        self.expire_abandoned(now);
+        self.stop_lingering(now);
+        self.end_idle(now);
+    }
+
+    fn on_attached(&mut self, now: Moment, attached: bool) {
+        self.attached = attached;
+        self.detached_at = (!attached).then_some(now);
+        self.last_use = self.last_use.max(now);
+    }
+
+    fn on_retire(&mut self) {
+        if let Phase::Ready(generation) = self.phase {
+            self.retire(generation, "restart");
+        }
+    }
+
+    /// Takes the instance out of service; it finishes what it has.
+    fn retire(&mut self, generation: Generation, reason: &'static str) {
+        if let Some(instance) = self.instances.get_mut(&generation) {
+            instance.standing = Standing::Retired(reason);
+        }
+        if matches!(self.phase, Phase::Ready(ready) if ready == generation) {
+            self.phase = Phase::Idle;
+        }
+    }
+
+    fn on_close(&mut self, fault: &Fault, end_session: bool) {
+        if let Phase::Starting(attempt) = &self.phase {
+            let attempt = attempt.clone();
+            self.abandon(&attempt, end_session);
+        }
+        self.phase = Phase::Closed(fault.clone().of(&self.config.server));
+        self.waiting.clear();
+        for (key, pending) in std::mem::take(&mut self.pending) {
+            if pending.is_internal() {
+                continue;
+            }
+            let outcome = pending.outcome_if_dropped();
+            self.tell_failed(key, fault.clone().outcome(outcome), None);
+        }
+        self.by_id.clear();
+        let generations: Vec<Generation> = self
+            .instances
+            .iter()
+            .filter(|(_, instance)| instance.standing != Standing::Abandoned)
+            .map(|(generation, _)| *generation)
+            .collect();
+        for generation in generations {
+            self.end_instance(generation, end_session, "closed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {}

@@ -1,0 +1,273 @@
+//! Messages of the server: whose they are, and whether they may be heard.
+
+use bytes::Bytes;
+
+use crate::call::{CallKey, ExchangeId, Generation, Moment, UpstreamId};
+use crate::error::{FaultKind, Outcome};
+use crate::json::{self, Pieces};
+use crate::message::{Kind, Message};
+use crate::method::{ListKind, Method};
+use crate::upstream::Upstream;
+use crate::upstream::exchange::Aim;
+use crate::upstream::instance::Standing;
+use crate::upstream::loss;
+use crate::upstream::pending::{Pending, Place, Task};
+use crate::upstream::port::{Event, Output, SessionEvent};
+
+impl Upstream {
+    pub(super) fn on_message(
+        &mut self,
+        now: Moment,
+        generation: Generation,
+        exchange: Option<ExchangeId>,
+        message: Message,
+    ) {
+        if !self.is_heard(generation, exchange) {
+            return;
+        }
+        let abandoned = self
+            .instances
+            .get(&generation)
+            .is_some_and(|instance| instance.standing == Standing::Abandoned);
+        if abandoned {
+            return;
+        }
+        match message.kind() {
+            Kind::Result | Kind::Error => self.on_answer(now, generation, message),
+            Kind::Request => self.on_question(now, generation, exchange, message),
+            Kind::Notification => self.on_notification(now, generation, exchange, message),
+        }
+    }
+
+    fn on_answer(&mut self, now: Moment, generation: Generation, message: Message) {
+        if self.on_initialize_answer(now, generation, &message) {
+            return;
+        }
+        let id = message.id().and_then(|id| parse_id(&id));
+        let key = id.and_then(|id| self.by_id.get(&id).copied());
+        let assigned = key.filter(|key| {
+            self.pending.get(key).is_some_and(|pending| {
+                matches!(pending.place, Place::Sent { generation: with, id: held, .. }
+                    if with == generation && Some(held) == id)
+            })
+        });
+        let Some(key) = assigned else {
+            self.emit(Event::Dropped {
+                generation,
+                reason: "answer to nothing that is pending",
+            });
+            return;
+        };
+        let Some(pending) = self.give_up(key) else {
+            return;
+        };
+        self.last_use = self.last_use.max(now);
+        self.note_answered(generation);
+        self.observe(now, &pending, &message);
+        if message.kind() == Kind::Error {
+            self.suspect_loss(now, generation, &message);
+        }
+        if matches!(pending.task, Task::Client(_)) {
+            self.out.push_back(Output::ToSession {
+                session: key.session,
+                event: SessionEvent::Answer { key, message },
+            });
+        }
+    }
+
+    fn note_answered(&mut self, generation: Generation) {
+        if let Some(instance) = self.instances.get_mut(&generation)
+            && !std::mem::replace(&mut instance.answered, true)
+        {
+            self.backoff.succeeded();
+        }
+    }
+
+    /// HTTP 200 with an error that speaks of a lost session: the client gets it, and a ping finds
+    /// out whether it is true.
+    fn suspect_loss(&mut self, now: Moment, generation: Generation, message: &Message) {
+        if self.route(generation).session_id.is_none() {
+            return;
+        }
+        let Some(error) = message.error() else { return };
+        let whole = json::Span::whole(&error);
+        let code = json::member(&error, whole, "code")
+            .and_then(|span| std::str::from_utf8(span.of(&error)).ok()?.parse().ok());
+        let text = json::member(&error, whole, "message")
+            .and_then(|span| json::string(span.of(&error)))
+            .unwrap_or_default();
+        if loss::is_gone_error(code, &text) {
+            let key = self.internal_key();
+            self.accept(now, key, Task::Ping, Method::Ping);
+        }
+    }
+
+    fn on_question(
+        &mut self,
+        now: Moment,
+        generation: Generation,
+        exchange: Option<ExchangeId>,
+        message: Message,
+    ) {
+        let method = message
+            .method()
+            .map_or(Method::Other, |name| Method::parse(&name));
+        if method == Method::Ping {
+            // Each hop answers its own pings (2025-11-25 basic/utilities/ping).
+            let id = message.id().unwrap_or_default();
+            let mut body = Pieces::from(Bytes::from_static(br#"{"jsonrpc":"2.0","id":"#));
+            body.push(id);
+            body.push(Bytes::from_static(br#","result":{}}"#));
+            self.send_oneway(generation, body, Aim::Oneway);
+            return;
+        }
+        let related = self.related(now, exchange);
+        self.tell_of(
+            related,
+            SessionEvent::Request {
+                related,
+                generation,
+                message,
+            },
+        );
+    }
+
+    fn on_notification(
+        &mut self,
+        now: Moment,
+        generation: Generation,
+        exchange: Option<ExchangeId>,
+        message: Message,
+    ) {
+        let method = message
+            .method()
+            .map_or(Method::Other, |name| Method::parse(&name));
+        match method {
+            Method::Progress => {
+                self.on_progress(now, generation, &message);
+                return;
+            }
+            Method::Cancelled => {
+                if let Some(id) = message.param("requestId") {
+                    self.tell(SessionEvent::Withdrawn {
+                        generation,
+                        id,
+                        message,
+                    });
+                }
+                return;
+            }
+            Method::ToolsChanged => self.restore.forget(ListKind::Tools),
+            Method::PromptsChanged => self.restore.forget(ListKind::Prompts),
+            Method::ResourcesChanged => {
+                self.restore.forget(ListKind::Resources);
+                self.restore.forget(ListKind::Templates);
+            }
+            _ => {}
+        }
+        let related = self.related(now, exchange);
+        self.tell_of(related, SessionEvent::Notification { related, message });
+    }
+
+    /// Progress is for the request whose token it names, and only while that is pending.
+    fn on_progress(&mut self, now: Moment, generation: Generation, message: &Message) {
+        let token = message
+            .envelope()
+            .params
+            .and_then(|params| json::member(message.bytes(), params, "progressToken"));
+        let id = token.and_then(|span| parse_id(span.of(message.bytes())));
+        let key = id.and_then(|id| self.by_id.get(&id).copied());
+        let original = key.and_then(|key| {
+            let pending = self.pending.get_mut(&key)?;
+            let Place::Sent {
+                generation: with, ..
+            } = pending.place
+            else {
+                return None;
+            };
+            let Task::Client(request) = &pending.task else {
+                return None;
+            };
+            let original = request.progress_token()?;
+            (with == generation).then(|| {
+                pending.heard(now);
+                (key, original)
+            })
+        });
+        let (Some(span), Some((key, original))) = (token, original) else {
+            self.emit(Event::Dropped {
+                generation,
+                reason: "progress for nothing that is pending",
+            });
+            return;
+        };
+        let body = message.splice().replace(span, original).finish().to_bytes();
+        if let Ok(message) = Message::parse(body) {
+            let related = Some(key);
+            self.tell_of(related, SessionEvent::Notification { related, message });
+        }
+    }
+
+    /// The request on whose exchange a message came, if it is still pending.
+    fn related(&mut self, now: Moment, exchange: Option<ExchangeId>) -> Option<CallKey> {
+        let Aim::Call(key) = self.exchanges.get(&exchange?)?.aim else {
+            return None;
+        };
+        let pending = self.pending.get_mut(&key)?;
+        pending.heard(now);
+        (!pending.is_internal()).then_some(key)
+    }
+
+    fn tell_of(&mut self, related: Option<CallKey>, event: SessionEvent) {
+        let session = related.map_or(self.config.session, |key| key.session);
+        self.out.push_back(Output::ToSession { session, event });
+    }
+
+    /// Something of the server could not be read. If it was the answer to a request, that request
+    /// ran, and its result is lost.
+    pub(super) fn on_garbled(
+        &mut self,
+        generation: Generation,
+        exchange: Option<ExchangeId>,
+        id: Option<&Bytes>,
+        cause: &str,
+        too_large: bool,
+    ) {
+        if !self.is_heard(generation, exchange) {
+            return;
+        }
+        let by_id = id
+            .and_then(|id| parse_id(id))
+            .and_then(|id| self.by_id.get(&id).copied());
+        let key = by_id.filter(|key| {
+            self.pending
+                .get(key)
+                .is_some_and(|pending| is_sent_to(pending, generation))
+        });
+        self.emit(Event::Dropped {
+            generation,
+            reason: "a message that could not be read",
+        });
+        let Some(key) = key else { return };
+        let (kind, outcome) = if too_large {
+            (FaultKind::AnswerTooLarge, Outcome::Executed)
+        } else {
+            (FaultKind::BadAnswer, Outcome::Unknown)
+        };
+        self.fail(
+            key,
+            crate::error::Fault::new(kind)
+                .because(cause)
+                .outcome(outcome),
+        );
+    }
+}
+
+fn is_sent_to(pending: &Pending, generation: Generation) -> bool {
+    matches!(pending.place, Place::Sent { generation: with, .. } if with == generation)
+}
+
+/// Our own ids are plain integers; anything else was never ours.
+fn parse_id(raw: &[u8]) -> Option<UpstreamId> {
+    std::str::from_utf8(raw).ok()?.parse().ok().map(UpstreamId)
+}

@@ -1,0 +1,215 @@
+//! What a new instance must be told again: subscriptions, log level; and whether its lists are
+//! what the client knows.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use sha2::{Digest as _, Sha256};
+
+use crate::call::{CallKey, Generation, Moment, SessionKey};
+use crate::json;
+use crate::message::{Kind, Message};
+use crate::method::{ListKind, Method};
+use crate::upstream::Upstream;
+use crate::upstream::pending::{Pending, Task};
+use crate::upstream::port::SessionEvent;
+
+type Print = [u8; 32];
+
+/// The pages of a list as the client saw them, by fingerprint.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    prints: Vec<Print>,
+    /// The raw cursor of the next page.
+    next: Option<Bytes>,
+}
+
+/// A list that is being read again.
+#[derive(Debug, Default)]
+struct Reading {
+    prints: Vec<Print>,
+    pages: Vec<Bytes>,
+}
+
+/// What a new instance must be told again.
+#[derive(Debug, Default)]
+pub(super) struct Restore {
+    subscriptions: BTreeSet<Bytes>,
+    log_level: Option<Bytes>,
+    seen: BTreeMap<ListKind, Seen>,
+    reading: BTreeMap<ListKind, Reading>,
+}
+
+impl Restore {
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    pub(super) fn has_subscriptions(&self) -> bool {
+        !self.subscriptions.is_empty()
+    }
+
+    /// The server itself says that the list changed: what was seen counts no more.
+    pub(super) fn forget(&mut self, kind: ListKind) {
+        self.seen.remove(&kind);
+    }
+}
+
+impl Upstream {
+    pub(super) fn internal_key(&mut self) -> CallKey {
+        self.internal_next = self.internal_next.saturating_add(1);
+        // No session has this key: sessions count from zero.
+        CallKey {
+            session: SessionKey(u64::MAX),
+            number: self.internal_next,
+        }
+    }
+
+    /// Learns from an answer what would have to be restored.
+    pub(super) fn observe(&mut self, now: Moment, pending: &Pending, message: &Message) {
+        if message.kind() != Kind::Result {
+            if let Task::Reread(kind, _) = pending.task {
+                self.restore.reading.remove(&kind);
+            }
+            return;
+        }
+        match &pending.task {
+            Task::Client(request) => self.observe_client(pending.method, request, message),
+            Task::Reread(kind, _) => self.on_reread(now, *kind, message),
+            Task::Start | Task::Ping | Task::Remake(_) => {}
+        }
+    }
+
+    fn observe_client(&mut self, method: Method, request: &Message, answer: &Message) {
+        match method {
+            Method::Subscribe => {
+                self.restore.subscriptions.extend(request.param("uri"));
+            }
+            Method::Unsubscribe => {
+                if let Some(uri) = request.param("uri") {
+                    self.restore.subscriptions.remove(&uri);
+                }
+            }
+            Method::SetLevel => self.restore.log_level = request.param("level"),
+            _ => {
+                if let Some(kind) = ListKind::of(method) {
+                    self.observe_page(kind, request, answer);
+                }
+            }
+        }
+    }
+
+    fn observe_page(&mut self, kind: ListKind, request: &Message, answer: &Message) {
+        let (Some((print, next)), cursor) = (read_page(kind, answer), request.param("cursor"))
+        else {
+            return;
+        };
+        let seen = self.restore.seen.entry(kind).or_default();
+        match cursor {
+            None => seen.prints.clear(),
+            Some(cursor) if seen.next.as_ref() == Some(&cursor) => {}
+            // A page out of turn says nothing of the whole.
+            Some(_) => return,
+        }
+        if seen.prints.len() < self.config.settings.list_pages_max as usize {
+            seen.prints.push(print);
+            seen.next = next;
+        }
+    }
+
+    /// A recovered instance is ready: it is told what the lost one knew, before anything new.
+    pub(super) fn restore_state(&mut self, now: Moment, generation: Generation) {
+        self.restore.reading.clear();
+        let mut remakes: Vec<(Method, &str, Bytes)> = Vec::new();
+        if let Some(level) = &self.restore.log_level {
+            remakes.push((Method::SetLevel, "level", level.clone()));
+        }
+        for uri in &self.restore.subscriptions {
+            remakes.push((Method::Subscribe, "uri", uri.clone()));
+        }
+        for (method, member, value) in remakes {
+            let mut raw =
+                format!(r#""method":"{}","params":{{"{member}":"#, method.as_str()).into_bytes();
+            raw.extend_from_slice(&value);
+            raw.push(b'}');
+            let key = self.internal_key();
+            self.accept_first(now, key, Task::Remake(raw.into()), method);
+        }
+        let kinds: Vec<ListKind> = self.restore.seen.keys().copied().collect();
+        for kind in kinds {
+            let has = self
+                .instances
+                .get(&generation)
+                .is_some_and(|instance| instance.has_capability(kind.capability()));
+            if has {
+                self.reread(now, kind, None);
+            } else {
+                self.restore.seen.remove(&kind);
+                self.tell(SessionEvent::ListChanged(kind));
+            }
+        }
+    }
+
+    /// Queues ahead of the clients' calls.
+    fn accept_first(&mut self, now: Moment, key: CallKey, task: Task, method: Method) {
+        self.pending.insert(key, Pending::new(now, task, method));
+        self.waiting.push_front(key);
+    }
+
+    fn reread(&mut self, now: Moment, kind: ListKind, cursor: Option<Bytes>) {
+        self.restore.reading.entry(kind).or_default();
+        let key = self.internal_key();
+        self.accept(now, key, Task::Reread(kind, cursor), kind.method());
+    }
+
+    fn on_reread(&mut self, now: Moment, kind: ListKind, answer: &Message) {
+        let Some((print, next)) = read_page(kind, answer) else {
+            self.restore.reading.remove(&kind);
+            return;
+        };
+        let pages_max = self.config.settings.list_pages_max as usize;
+        let Some(reading) = self.restore.reading.get_mut(&kind) else {
+            return;
+        };
+        reading.prints.push(print);
+        reading.pages.extend(answer.result());
+        if let Some(next) = next
+            && reading.prints.len() < pages_max
+        {
+            self.reread(now, kind, Some(next));
+            return;
+        }
+        let Some(reading) = self.restore.reading.remove(&kind) else {
+            return;
+        };
+        let differs = self.restore.seen.get(&kind).is_some_and(|seen| {
+            let partial = seen.next.is_some();
+            let known = reading.prints.get(..seen.prints.len());
+            known != Some(&seen.prints[..])
+                || (!partial && reading.prints.len() != seen.prints.len())
+        });
+        self.tell(SessionEvent::Listed {
+            kind,
+            pages: reading.pages,
+        });
+        if differs {
+            let seen = Seen {
+                prints: reading.prints,
+                next: None,
+            };
+            self.restore.seen.insert(kind, seen);
+            self.tell(SessionEvent::ListChanged(kind));
+        }
+    }
+}
+
+/// Fingerprint of the items of a page, and the raw cursor of the next.
+fn read_page(kind: ListKind, answer: &Message) -> Option<(Print, Option<Bytes>)> {
+    let bytes = answer.bytes();
+    let result = answer.envelope().result?;
+    let items = json::member(bytes, result, kind.items())?;
+    let next = json::member(bytes, result, "nextCursor")
+        .map(|span| span.slice(bytes))
+        .filter(|raw| raw.as_ref() != b"null");
+    Some((Sha256::digest(items.of(bytes)).into(), next))
+}
