@@ -19,6 +19,7 @@ macro_rules! ordinal {
             }
 
             /// Returns this ordinal and moves on to the next one.
+            #[must_use]
             pub fn take(&mut self) -> Self {
                 let taken = *self;
                 *self = self.next();

@@ -334,14 +334,17 @@ pub fn reference() -> String {
     );
     for kind in FaultKind::ALL {
         let row = kind.row();
-        page.push_str(&format!(
-            "| {} | `{}` | `{}` | {} | {} |\n",
+        // Writing to a String cannot fail.
+        writeln!(
+            page,
+            "| {} | `{}` | `{}` | {} | {} |",
             row.code,
             row.name,
             row.outcome.as_str(),
             row.text,
             row.hint
-        ));
+        )
+        .unwrap_or_default();
     }
     page.push_str(
         "\nThe outcome in the table is the usual one; the error itself says what holds: \

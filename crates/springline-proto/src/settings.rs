@@ -66,15 +66,15 @@ pub enum StateLossPolicy {
 impl Default for UpstreamSettings {
     fn default() -> Self {
         Self {
-            start_timeout: Duration::from_secs(60),
+            start_timeout: Duration::from_mins(1),
             reconnect_wait: Duration::from_secs(10),
             reconnect_pause: (Duration::from_millis(50), Duration::from_secs(1)),
             recovery_backoff: (Duration::from_millis(100), Duration::from_secs(5)),
-            call_timeout: Duration::from_secs(60 * 60),
-            call_timeout_max: Duration::from_secs(24 * 60 * 60),
-            detached_idle: Duration::from_secs(30 * 60),
+            call_timeout: Duration::from_hours(1),
+            call_timeout_max: Duration::from_hours(24),
+            detached_idle: Duration::from_mins(30),
             idle_timeout: None,
-            listen_linger: Duration::from_secs(5 * 60),
+            listen_linger: Duration::from_mins(5),
             resume_attempts_max: 5,
             list_pages_max: 100,
             waiting_max: 256,
@@ -116,7 +116,7 @@ impl Default for SessionSettings {
             list_wait: Duration::from_secs(10),
             redelivery_events_max: 1000,
             redelivery_bytes_max: 16 * 1024 * 1024,
-            redelivery_age_max: Duration::from_secs(60 * 60),
+            redelivery_age_max: Duration::from_hours(1),
         }
     }
 }

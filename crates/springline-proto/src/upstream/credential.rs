@@ -71,7 +71,7 @@ impl Upstream {
         };
         if attempt.reauthorized {
             self.emit(Event::Unauthorized { generation });
-            let failure = self.failure_of(end);
+            let failure = Self::failure_of(end);
             self.fail_attempt(now, failure);
             return;
         }

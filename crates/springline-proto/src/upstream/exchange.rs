@@ -147,7 +147,12 @@ impl Upstream {
             } if held.resumed < self.config.settings.resume_attempts_max => {
                 self.resume(generation, exchange, id, retry);
             }
-            other => {
+            other @ (End::Accepted
+            | End::Complete
+            | End::StreamEnded { .. }
+            | End::NotSent { .. }
+            | End::Broken { .. }
+            | End::Refused(_)) => {
                 self.exchanges.remove(&exchange);
                 self.judge(now, held, key, other);
             }
@@ -344,7 +349,7 @@ impl Upstream {
     }
 
     /// What the end of a handshake's exchange means for the attempt.
-    pub(super) fn failure_of(&self, end: End) -> Failure {
+    pub(super) fn failure_of(end: End) -> Failure {
         match end {
             End::Refused(refusal) => {
                 let kind = match refusal.status {

@@ -132,6 +132,10 @@ impl Upstream {
         );
     }
 
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "all other notifications just pass"
+    )]
     fn on_notification(
         &mut self,
         now: Moment,

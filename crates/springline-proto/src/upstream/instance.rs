@@ -123,7 +123,9 @@ impl Upstream {
             match standing {
                 Standing::Retired(reason) => self.end_instance(generation, true, reason),
                 // The server does not know the session any more: nothing to DELETE.
-                _ => self.end_instance(generation, false, "session lost"),
+                Standing::Live | Standing::Forgotten | Standing::Abandoned => {
+                    self.end_instance(generation, false, "session lost");
+                }
             }
         }
     }

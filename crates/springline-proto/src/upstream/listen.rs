@@ -103,7 +103,11 @@ impl Upstream {
                 }
                 retry.unwrap_or(PAUSE.0)
             }
-            _ => {
+            End::Accepted
+            | End::Complete
+            | End::NotSent { .. }
+            | End::Broken { .. }
+            | End::Refused(_) => {
                 resumption.failures = resumption.failures.saturating_add(1);
                 PAUSE
                     .0

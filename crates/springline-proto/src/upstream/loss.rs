@@ -47,7 +47,8 @@ impl Refusal {
     pub(super) fn for_people(&self) -> String {
         let mut text = format!("HTTP {}", self.status);
         if let Some(code) = self.rpc_code {
-            text.push_str(&format!(", error {code}"));
+            text.push_str(", error ");
+            text.push_str(&code.to_string());
         }
         let words = error::sanitise(&self.text, error::CAUSE_MAX);
         if !words.is_empty() {

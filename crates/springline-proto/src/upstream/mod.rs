@@ -146,6 +146,10 @@ impl Upstream {
     }
 
     /// Takes one input. Afterwards [`Self::poll`] must be drained.
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "the driver's side is taken by `handle_driver`"
+    )]
     pub fn handle(&mut self, now: Moment, input: Input) {
         if let Phase::Closed(fault) = &self.phase {
             let fault = fault.clone();
@@ -229,6 +233,10 @@ impl Upstream {
     }
 
     /// After the end: what still asks is told so, and what a late handshake mints is ended.
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "nothing else matters after the end"
+    )]
     fn handle_closed(&mut self, now: Moment, input: Input, fault: Fault) {
         match input {
             Input::Start { key, .. } | Input::Call { key, .. } => {

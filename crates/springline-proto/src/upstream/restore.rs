@@ -80,6 +80,10 @@ impl Upstream {
         }
     }
 
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "no other method leaves anything to restore"
+    )]
     fn observe_client(&mut self, method: Method, request: &Message, answer: &Message) {
         match method {
             Method::Subscribe => {

@@ -55,7 +55,9 @@ impl Attempt {
     pub(super) fn next_deadline(&self) -> Moment {
         match self.step {
             Step::Pausing(at) => at.min(self.deadline),
-            _ => self.deadline,
+            Step::Opening | Step::Unauthorized | Step::Initializing(..) | Step::Confirming(_) => {
+                self.deadline
+            }
         }
     }
 
@@ -314,15 +316,23 @@ impl Upstream {
                 End::Accepted | End::Complete | End::StreamEnded { .. } => {
                     self.publish(now, generation);
                 }
-                other => {
-                    let failure = self.failure_of(other);
+                other @ (End::NotSent { .. } | End::Broken { .. } | End::Refused(_)) => {
+                    let failure = Self::failure_of(other);
                     self.fail_attempt(now, failure);
                 }
             },
-            _ => {}
+            Step::Opening
+            | Step::Pausing(_)
+            | Step::Unauthorized
+            | Step::Initializing(..)
+            | Step::Confirming(_) => {}
         }
     }
 
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "every other end fails the attempt alike"
+    )]
     fn on_initialize_ended(&mut self, now: Moment, generation: Generation, end: End) {
         match end {
             // stdio: written; the answer comes as a line of its own.
@@ -334,7 +344,7 @@ impl Upstream {
                 self.on_initialize_unauthorized(now, generation, End::Refused(refusal));
             }
             other => {
-                let failure = self.failure_of(other);
+                let failure = Self::failure_of(other);
                 self.fail_attempt(now, failure);
             }
         }
@@ -418,9 +428,10 @@ impl Upstream {
             return;
         };
         self.waiting.retain(|key| *key != owner);
-        let kind = match failure.kind {
-            FaultKind::ServerStartFailed if self.was_ready => FaultKind::SessionRecoveryFailed,
-            other => other,
+        let kind = if self.was_ready && failure.kind == FaultKind::ServerStartFailed {
+            FaultKind::SessionRecoveryFailed
+        } else {
+            failure.kind
         };
         let mut fault = Fault::new(kind)
             .because(cause)
