@@ -19,6 +19,7 @@ pub mod frame;
 pub mod json;
 pub mod message;
 pub mod method;
+pub mod names;
 pub mod session;
 pub mod settings;
 pub mod sse;
