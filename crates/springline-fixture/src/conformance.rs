@@ -22,10 +22,7 @@ pub async fn answer(call: &Call, method: &str, params: &Value) -> Outcome {
         "tools/list" => Outcome::value(&json!({"tools": tools()})),
         "tools/call" => tool(call, params).await,
         "resources/list" => Outcome::value(&resources()),
-        "resources/templates/list" => Outcome::value(&json!({"resourceTemplates": [{
-            "uriTemplate": "test://template/{id}/data", "name": "template",
-            "description": "A resource with a parameter", "mimeType": "application/json",
-        }]})),
+        "resources/templates/list" => Outcome::value(&templates()),
         "resources/read" => read(params["uri"].as_str().unwrap_or_default()),
         "prompts/list" => Outcome::value(&prompts()),
         "prompts/get" => prompt(params),
@@ -34,7 +31,8 @@ pub async fn answer(call: &Call, method: &str, params: &Value) -> Outcome {
     }
 }
 
-fn completion(params: &Value) -> Outcome {
+/// Answers `completion/complete`.
+pub fn completion(params: &Value) -> Outcome {
     let prefix = params["argument"]["value"].as_str().unwrap_or_default();
     let values: Vec<&str> = ["paris", "park", "party", "test://static-text"]
         .into_iter()
@@ -45,7 +43,16 @@ fn completion(params: &Value) -> Outcome {
     }}))
 }
 
-fn resources() -> Value {
+/// Answers `resources/templates/list`.
+pub fn templates() -> Value {
+    json!({"resourceTemplates": [{
+        "uriTemplate": "test://template/{id}/data", "name": "template",
+        "description": "A resource with a parameter", "mimeType": "application/json",
+    }]})
+}
+
+/// Answers `resources/list`.
+pub fn resources() -> Value {
     let resource = |uri: &str, name: &str, about: &str, mime: &str| json!({"uri": uri, "name": name, "description": about, "mimeType": mime});
     json!({"resources": [
         resource("test://static-text", "static-text", "A text", "text/plain"),
@@ -54,7 +61,8 @@ fn resources() -> Value {
     ]})
 }
 
-fn read(uri: &str) -> Outcome {
+/// Answers `resources/read`.
+pub fn read(uri: &str) -> Outcome {
     let content = match uri {
         "test://static-text" => json!({"uri": uri, "mimeType": "text/plain",
             "text": "This is the content of the static text resource."}),
@@ -76,7 +84,8 @@ fn read(uri: &str) -> Outcome {
     Outcome::value(&json!({"contents": [content]}))
 }
 
-fn prompts() -> Value {
+/// Answers `prompts/list`.
+pub fn prompts() -> Value {
     let argument =
         |name: &str, about: &str| json!({"name": name, "description": about, "required": true});
     json!({"prompts": [
@@ -89,7 +98,8 @@ fn prompts() -> Value {
     ]})
 }
 
-fn prompt(params: &Value) -> Outcome {
+/// Answers `prompts/get`.
+pub fn prompt(params: &Value) -> Outcome {
     let argument = |name: &str| params["arguments"][name].as_str().unwrap_or_default();
     let text = |text: String| json!({"role": "user", "content": {"type": "text", "text": text}});
     let messages = match params["name"].as_str().unwrap_or_default() {
@@ -116,7 +126,8 @@ fn prompt(params: &Value) -> Outcome {
     Outcome::value(&json!({"messages": messages}))
 }
 
-fn tools() -> Vec<Value> {
+/// The tools of `tools/list`.
+pub fn tools() -> Vec<Value> {
     let plain = |name: &str, about: &str| json!({"name": name, "description": about, "inputSchema": {"type": "object"}});
     let asking = |name: &str, argument: &str| {
         json!({"name": name, "description": "Asks the client", "inputSchema": {
@@ -170,43 +181,71 @@ fn schema_tool() -> Value {
     })
 }
 
+/// What `test_tool_with_logging` logs.
+pub const LOGGED: [&str; 3] = [
+    "Tool execution started",
+    "Tool processing data",
+    "Tool execution completed",
+];
+
+/// What a tool asks the client.
+#[derive(Debug)]
+pub enum Asked {
+    /// Parameters of `sampling/createMessage`.
+    Sampling(Value),
+    /// How the answer's text begins, and parameters of `elicitation/create`.
+    Elicitation(&'static str, Value),
+}
+
 async fn tool(call: &Call, params: &Value) -> Outcome {
     let name = params["name"].as_str().unwrap_or_default();
     let arguments = &params["arguments"];
     call.world.account.execute(name, "", &call.session.id);
     match name {
         "test_tool_with_logging" => {
-            call.log("Tool execution started");
-            tokio::time::sleep(PACE).await;
-            call.log("Tool processing data");
-            tokio::time::sleep(PACE).await;
-            call.log("Tool execution completed");
+            for text in LOGGED {
+                call.log(text);
+                tokio::time::sleep(PACE).await;
+            }
             Outcome::text("Tool with logging executed successfully")
         }
         "test_tool_with_progress" => {
-            for step in [0, 50] {
+            for step in [0, 50, 100] {
                 call.progress(step, 100);
                 tokio::time::sleep(PACE).await;
             }
-            call.progress(100, 100);
             Outcome::text("Tool with progress executed successfully")
         }
-        "test_sampling" => sampling(call, arguments).await,
-        "test_elicitation"
-        | "test_elicitation_sep1034_defaults"
-        | "test_elicitation_sep1330_enums" => elicitation(call, name, arguments).await,
         "test_reconnection" => {
             call.outbox.prime();
             call.outbox.close();
             tokio::time::sleep(PACE).await;
             Outcome::text("Reconnection test completed successfully")
         }
-        "json_schema_2020_12_tool" => Outcome::text(&format!("Called with {arguments}")),
-        _ => content(name),
+        _ => match asked(name, arguments) {
+            Some(asked) => ask(call, asked).await,
+            None => content(name, arguments),
+        },
     }
 }
 
-fn content(name: &str) -> Outcome {
+async fn ask(call: &Call, asked: Asked) -> Outcome {
+    let (capability, method, params) = match &asked {
+        Asked::Sampling(params) => ("sampling", "sampling/createMessage", params),
+        Asked::Elicitation(_, params) => ("elicitation", "elicitation/create", params),
+    };
+    if call.session.capabilities()[capability].is_null() {
+        return lacking(capability);
+    }
+    match (call.ask(method, params).await, &asked) {
+        (Some(answer), Asked::Sampling(_)) => sampled(&answer),
+        (Some(answer), Asked::Elicitation(lead, _)) => elicited(lead, &answer),
+        (None, _) => Outcome::Silent,
+    }
+}
+
+/// What a tool answers that needs nothing from the client.
+pub fn content(name: &str, arguments: &Value) -> Outcome {
     let image = json!({"type": "image", "data": PNG, "mimeType": "image/png"});
     let content = match name {
         "test_simple_text" => {
@@ -226,6 +265,10 @@ fn content(name: &str) -> Outcome {
                 "text": r#"{"test":"data","value":123}"#,
             }},
         ]),
+        "json_schema_2020_12_tool" => {
+            json!([{"type": "text", "text": format!("Called with {arguments}")}])
+        }
+        "test_reconnection" => json!([{"type": "text", "text": "Nothing was reconnected"}]),
         "test_error_handling" => {
             return Outcome::value(&json!({"isError": true, "content": [{
                 "type": "text", "text": "This tool intentionally returns an error for testing",
@@ -242,50 +285,44 @@ fn lacking(what: &str) -> Outcome {
     }]}))
 }
 
-async fn sampling(call: &Call, arguments: &Value) -> Outcome {
-    if call.session.capabilities()["sampling"].is_null() {
-        return lacking("sampling");
-    }
-    let prompt = arguments["prompt"].as_str().unwrap_or_default();
-    let params = json!({"maxTokens": 100, "messages": [
-        {"role": "user", "content": {"type": "text", "text": prompt}},
-    ]});
-    match call.ask("sampling/createMessage", &params).await {
-        Some(answer) => {
-            let text = answer["content"]["text"].as_str().unwrap_or("No response");
-            Outcome::text(&format!("LLM response: {text}"))
-        }
-        None => Outcome::Silent,
-    }
-}
-
-async fn elicitation(call: &Call, name: &str, arguments: &Value) -> Outcome {
-    if call.session.capabilities()["elicitation"].is_null() {
-        return lacking("elicitation");
-    }
+/// What a tool asks the client, if it does.
+pub fn asked(name: &str, arguments: &Value) -> Option<Asked> {
+    let text = |name: &str| arguments[name].as_str().unwrap_or_default();
     let (lead, message, schema) = match name {
-        "test_elicitation" => (
-            "User response",
-            arguments["message"].as_str().unwrap_or_default(),
-            json!({"type": "object", "required": ["username", "email"], "properties": {
-                "username": {"type": "string", "description": "User's response"},
-                "email": {"type": "string", "description": "User's email address"},
-            }}),
-        ),
+        "test_sampling" => {
+            return Some(Asked::Sampling(json!({"maxTokens": 100, "messages": [
+                {"role": "user", "content": {"type": "text", "text": text("prompt")}},
+            ]})));
+        }
+        "test_elicitation" => ("User response", text("message"), person()),
         "test_elicitation_sep1034_defaults" => {
             ("Elicitation completed", "Please review", defaults())
         }
-        _ => ("Elicitation completed", "Please choose", choices()),
+        "test_elicitation_sep1330_enums" => ("Elicitation completed", "Please choose", choices()),
+        _ => return None,
     };
     let params = json!({"message": message, "requestedSchema": schema});
-    match call.ask("elicitation/create", &params).await {
-        Some(answer) => {
-            let action = answer["action"].as_str().unwrap_or("none");
-            let content = &answer["content"];
-            Outcome::text(&format!("{lead}: action={action}, content={content}"))
-        }
-        None => Outcome::Silent,
-    }
+    Some(Asked::Elicitation(lead, params))
+}
+
+/// The result made of an answer to `sampling/createMessage`.
+pub fn sampled(answer: &Value) -> Outcome {
+    let text = answer["content"]["text"].as_str().unwrap_or("No response");
+    Outcome::text(&format!("LLM response: {text}"))
+}
+
+/// The result made of an answer to `elicitation/create`.
+pub fn elicited(lead: &str, answer: &Value) -> Outcome {
+    let action = answer["action"].as_str().unwrap_or("none");
+    let content = &answer["content"];
+    Outcome::text(&format!("{lead}: action={action}, content={content}"))
+}
+
+fn person() -> Value {
+    json!({"type": "object", "required": ["username", "email"], "properties": {
+        "username": {"type": "string", "description": "User's response"},
+        "email": {"type": "string", "description": "User's email address"},
+    }})
 }
 
 fn defaults() -> Value {

@@ -13,6 +13,7 @@ pub mod fault;
 pub mod faulty;
 pub mod gate;
 pub mod http;
+pub mod peer;
 pub mod rpc;
 pub mod session;
 pub mod stdio;

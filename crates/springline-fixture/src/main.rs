@@ -1,6 +1,7 @@
 //! The command line of the test peers.
 //!
-//! `faulty http|stdio`, `conformance http|stdio`, `rmcp-client URL`. An HTTP
+//! `faulty http|stdio`, `conformance http|stdio`, `rmcp-server http|stdio`,
+//! `rmcp-client URL`. An HTTP
 //! server prints `LISTENING URL` on stdout and serves until it is killed.
 
 use std::io::Write;
@@ -8,7 +9,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use springline_fixture::{Face, FaultServer, Options, Settings, client, stdio};
+use springline_fixture::{Face, FaultServer, Options, Settings, client, peer, stdio};
 
 #[derive(Parser)]
 #[command(about = "Test peers of Springline")]
@@ -28,6 +29,11 @@ enum Command {
     Conformance {
         #[command(subcommand)]
         transport: Transport,
+    },
+    /// The same contents on the `rmcp` crate's server.
+    RmcpServer {
+        #[command(subcommand)]
+        transport: Plain,
     },
     /// Initialises, lists tools, calls one, prints JSON.
     RmcpClient {
@@ -51,6 +57,18 @@ enum Transport {
     Http(HttpFlags),
     /// stdin and stdout.
     Stdio(stdio::Flags),
+}
+
+#[derive(Subcommand)]
+enum Plain {
+    /// Streamable HTTP on 127.0.0.1.
+    Http {
+        /// Port; 0 is any free one.
+        #[arg(long, default_value_t = 0)]
+        port: u16,
+    },
+    /// stdin and stdout.
+    Stdio,
 }
 
 #[derive(Args)]
@@ -84,6 +102,14 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
     match cli.command {
         Command::Faulty { transport } => serve(Face::Faulty, transport).await,
         Command::Conformance { transport } => serve(Face::Conformance, transport).await,
+        Command::RmcpServer { transport } => match transport {
+            Plain::Stdio => peer::serve_stdio().await.map(|()| 0),
+            Plain::Http { port } => {
+                let url = peer::serve_http(port).await?;
+                print(&format!("LISTENING {url}"))?;
+                std::future::pending().await
+            }
+        },
         Command::RmcpClient {
             url,
             tool,

@@ -283,6 +283,17 @@ async fn answer(call: &Call) -> Outcome {
     }
 }
 
+/// What every server here declares.
+pub fn capabilities() -> Value {
+    json!({
+        "tools": {"listChanged": true},
+        "resources": {"subscribe": true, "listChanged": true},
+        "prompts": {"listChanged": true},
+        "completions": {},
+        "logging": {},
+    })
+}
+
 fn initialize(call: &Call, params: &Value) -> Outcome {
     let asked = params["protocolVersion"].as_str().unwrap_or(LATEST);
     let known = if KNOWN.contains(&asked) {
@@ -295,13 +306,7 @@ fn initialize(call: &Call, params: &Value) -> Outcome {
     call.session.open(version, params["capabilities"].clone());
     Outcome::value(&json!({
         "protocolVersion": version,
-        "capabilities": {
-            "tools": {"listChanged": true},
-            "resources": {"subscribe": true, "listChanged": true},
-            "prompts": {"listChanged": true},
-            "completions": {},
-            "logging": {},
-        },
+        "capabilities": capabilities(),
         "serverInfo": {"name": "springline-fixture", "version": env!("CARGO_PKG_VERSION")},
         "instructions": "A test peer.",
     }))
