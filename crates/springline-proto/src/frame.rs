@@ -109,6 +109,16 @@ impl LineFramer {
         self.take(self.buffer.len())
     }
 
+    /// Treats the line in progress as over the cap, whatever its length so far, and forgets its
+    /// bytes: for a driver that has no room left. Call it after [`next`](Self::next) returned `None`.
+    pub fn give_up(&mut self) {
+        if !self.buffer.is_empty() {
+            self.long.get_or_insert_default().push(&self.buffer);
+            self.buffer = BytesMut::new();
+            self.searched = 0;
+        }
+    }
+
     /// The bytes held now.
     pub fn buffered(&self) -> usize {
         self.buffer.len()

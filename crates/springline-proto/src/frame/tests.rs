@@ -133,3 +133,23 @@ fn a_large_line_in_small_chunks_costs_linear_time() {
     framer.push(b"\n");
     assert!(matches!(framer.next(), Some(Line::Message(line)) if line.len() == 60_000_000));
 }
+
+#[test]
+fn a_line_that_was_given_up_keeps_its_id_and_the_next_line_is_whole() {
+    let mut framer = LineFramer::new(1000);
+    let mut lines = Vec::new();
+    framer.give_up();
+    framer.push(br#"{"result":1,"#);
+    drain(&mut framer, &mut lines);
+    framer.give_up();
+    assert_eq!(framer.buffered(), 0);
+    framer.push(b"\"id\":7}\n{\"a\":1}\n");
+    drain(&mut framer, &mut lines);
+    let id = Some(Bytes::from_static(b"7"));
+    let long = Line::TooLong {
+        len_seen: 19,
+        id,
+        method: None,
+    };
+    assert_eq!(lines, [long, message(r#"{"a":1}"#)]);
+}
