@@ -10,5 +10,5 @@
 )]
 
 pub mod clock;
-pub mod config;
 pub mod spawn;
+pub mod upstream;

@@ -64,11 +64,6 @@ pub(super) async fn handle(
             seen.status = Some(status);
         }
     });
-    for (name, value) in &exchange.settings.headers {
-        let name = http::HeaderName::try_from(name).map_err(io::Error::other)?;
-        let value = http::HeaderValue::try_from(value).map_err(io::Error::other)?;
-        answer.headers_mut().insert(name, value);
-    }
     if exchange.settings.announce_close {
         answer
             .headers_mut()
@@ -143,14 +138,6 @@ impl Exchange {
             body: body.clone(),
             number,
             context,
-        }
-    }
-
-    fn style(&self) -> body::Style {
-        body::Style {
-            retry_ms: self.settings.retry_ms,
-            crlf: self.settings.crlf,
-            pieces: self.settings.pieces,
         }
     }
 
@@ -255,10 +242,7 @@ impl Exchange {
             Ok(session) => session,
             Err(refusal) => return *refusal,
         };
-        let primed = matches!(
-            self.settings.answers,
-            Answers::Primed | Answers::Polling | Answers::Torn
-        );
+        let primed = matches!(self.settings.answers, Answers::Primed | Answers::Polling);
         let (stream, at) = match self.headers.get("last-event-id") {
             None => {
                 let Some(stream) = session.find_stream(0) else {
@@ -288,7 +272,7 @@ impl Exchange {
             Some(Action::MediaType { value }) => value.as_str(),
             _ => "text/event-stream",
         };
-        let events = body::events(stream, at, self.style());
+        let events = body::events(stream, at, self.settings.retry_ms);
         response(200, media, events)
     }
 
@@ -362,13 +346,11 @@ impl Exchange {
             _ => self.settings.answers,
         };
         let stream = session.stream();
-        if matches!(form, Answers::Primed | Answers::Polling | Answers::Torn) {
+        if matches!(form, Answers::Primed | Answers::Polling) {
             stream.push(Entry::Priming);
         }
-        match form {
-            Answers::Polling => stream.push(Entry::Close),
-            Answers::Torn => stream.push(Entry::Cut),
-            _ => {}
+        if form == Answers::Polling {
+            stream.push(Entry::Close);
         }
         // On its own task: a client that goes away does not stop the work.
         tokio::spawn(world::serve(Call {
@@ -394,7 +376,7 @@ impl Exchange {
                 _ => {}
             }
         }
-        let events = body::events(stream, 0, self.style());
+        let events = body::events(stream, 0, self.settings.retry_ms);
         response(200, "text/event-stream", events)
     }
 

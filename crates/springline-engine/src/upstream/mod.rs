@@ -1,0 +1,17 @@
+//! Transports to MCP servers: they carry bytes, and report what happened.
+//!
+//! Owns the way from an instance's wire to the inputs of the upstream machine. Must not know what a
+//! method means, what may be sent again, or which session asked: the machine decides all of that.
+
+pub mod stdio;
+
+mod child;
+
+use springline_proto::upstream::Input;
+
+/// Where a transport reports to: the owner of one upstream machine.
+pub trait Sink: Send + Sync + 'static {
+    /// Takes an input. Never blocks; may be called from inside a transport's own methods, so the
+    /// owner queues it and never holds a lock of its own around a call of the transport.
+    fn input(&self, input: Input);
+}
