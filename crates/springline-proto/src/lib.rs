@@ -20,6 +20,7 @@ pub mod json;
 pub mod message;
 pub mod method;
 pub mod names;
+mod redelivery;
 pub mod session;
 pub mod settings;
 pub mod sse;

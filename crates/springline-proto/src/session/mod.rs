@@ -1,7 +1,307 @@
 //! The session machine: one client's durable record, whatever happens upstream.
+//!
+//! Owns the client's pending requests, the questions that servers ask it, its streams and what is
+//! held for it. It decides where each message to the client goes, exactly once (I1). Must not know
+//! instances: what becomes of a request upstream is the upstream machine's concern.
+//!
+//! Shape: [`Session::handle`], then [`Session::poll`] until it is empty, then
+//! [`Session::next_deadline`].
 
+mod ask;
+mod client;
+mod notice;
+mod open;
 mod port;
+mod report;
+mod request;
+mod stream;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use self::ask::Ask;
+use self::client::{Announced, Client, Level};
+use self::request::Pending;
+use self::stream::Held;
+use crate::call::{CallKey, ClientExchange, Connection, Moment, SessionKey};
+use crate::error::{Fault, FaultKind};
+use crate::redelivery::{Redelivery, Seal};
+use crate::settings::SessionSettings;
+use crate::upstream;
+use crate::version::Version;
 
 pub use port::{
     Accept, Downstream, Endpoint, EntryView, Event, Input, Known, Output, Part, Remembered,
 };
+
+/// What a session is made from.
+#[derive(Clone)]
+pub struct SessionConfig {
+    /// Its name in this process.
+    pub key: SessionKey,
+    /// What the client speaks to.
+    pub endpoint: Endpoint,
+    /// How the client is attached.
+    pub downstream: Downstream,
+    /// Limits and spans.
+    pub settings: SessionSettings,
+    /// Authenticates cursors. Random, and the same for as long as the session lives.
+    pub cursor_key: [u8; 32],
+    /// The server entries in the order of the configuration. On [`Endpoint::One`] the one entry,
+    /// for what is remembered of it; may be empty there.
+    pub entries: Vec<EntryView>,
+}
+
+/// How far the session has come.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Phase {
+    /// No `initialize` came.
+    Fresh,
+    /// The first `initialize` waits for its server.
+    Opening,
+    /// The client has its answer.
+    Open,
+    /// Nothing is taken and nothing is said any more.
+    Closed,
+}
+
+/// The session machine.
+pub struct Session {
+    key: SessionKey,
+    endpoint: Endpoint,
+    downstream: Downstream,
+    settings: SessionSettings,
+    entries: Vec<EntryView>,
+    phase: Phase,
+    /// Whether `notifications/initialized` came: only then may servers speak outside calls.
+    initialized: bool,
+    version: Option<Version>,
+    client: Client,
+    announced: Announced,
+    level: Option<Level>,
+    subscriptions: Subscriptions,
+    last_number: u64,
+    /// Accepted and not answered, by our number.
+    pending: BTreeMap<u64, Pending>,
+    /// The same, by the client's raw id.
+    ids: BTreeMap<Bytes, u64>,
+    /// The same, by the POST that waits for the answer.
+    exchanges: BTreeMap<ClientExchange, u64>,
+    /// POSTs that become streams if no answer comes in time.
+    undecided: BTreeSet<(Moment, u64)>,
+    /// The standalone GET stream, or the pipe.
+    main: Option<Connection>,
+    /// GET streams that resumed the answer to a pending request.
+    resumed: BTreeMap<Connection, u64>,
+    held: VecDeque<Held>,
+    held_bytes: usize,
+    last_ask: u64,
+    asks: BTreeMap<u64, Ask>,
+    redelivery: Redelivery,
+    last_activity: Moment,
+    out: VecDeque<Output>,
+}
+
+/// URIs that the client subscribed to.
+#[derive(Default)]
+struct Subscriptions {
+    uris: BTreeSet<Box<str>>,
+    /// Too many to keep: from then on every update passes.
+    is_full: bool,
+}
+
+impl Session {
+    /// A session that awaits `initialize`.
+    pub fn new(config: SessionConfig, now: Moment) -> Self {
+        Self {
+            redelivery: Redelivery::new(Seal::new(config.cursor_key, config.key)),
+            key: config.key,
+            endpoint: config.endpoint,
+            downstream: config.downstream,
+            settings: config.settings,
+            entries: config.entries,
+            phase: Phase::Fresh,
+            initialized: false,
+            version: None,
+            client: Client::default(),
+            announced: Announced::default(),
+            level: None,
+            subscriptions: Subscriptions::default(),
+            last_number: 0,
+            pending: BTreeMap::new(),
+            ids: BTreeMap::new(),
+            exchanges: BTreeMap::new(),
+            undecided: BTreeSet::new(),
+            main: None,
+            resumed: BTreeMap::new(),
+            held: VecDeque::new(),
+            held_bytes: 0,
+            last_ask: 0,
+            asks: BTreeMap::new(),
+            last_activity: now,
+            out: VecDeque::new(),
+        }
+    }
+
+    /// Takes something that happened at `now`. Then drain [`Session::poll`].
+    pub fn handle(&mut self, now: Moment, input: Input) {
+        if self.phase == Phase::Closed {
+            self.on_late(&input);
+            return;
+        }
+        self.redelivery.expire(now, &self.settings);
+        match input {
+            Input::Message {
+                exchange,
+                accept,
+                message,
+            } => {
+                self.last_activity = now;
+                self.on_message(now, exchange, accept, message);
+            }
+            Input::Malformed(error) => self.on_malformed(now, &error),
+            Input::ExchangeGone(exchange) => self.on_exchange_gone(now, exchange),
+            Input::StreamOpened { connection, cursor } => {
+                self.last_activity = now;
+                self.on_stream_opened(now, connection, cursor.as_deref());
+            }
+            Input::StreamClosed(connection) => self.on_stream_closed(connection),
+            Input::Upstream { server, event } => self.on_upstream(now, &server, event),
+            Input::Entries(entries) => self.on_entries(now, entries),
+            Input::Timer => {}
+            Input::Close => self.close(now, &Fault::new(FaultKind::SessionEnded)),
+        }
+        self.on_time(now);
+    }
+
+    /// The next thing to do.
+    pub fn poll(&mut self) -> Option<Output> {
+        self.out.pop_front()
+    }
+
+    /// When to give [`Input::Timer`], if nothing happens before.
+    pub fn next_deadline(&self) -> Option<Moment> {
+        if self.phase == Phase::Closed {
+            return None;
+        }
+        let undecided = self.undecided.first().map(|(at, _)| *at);
+        let asks = self.asks.values().filter_map(Ask::deadline).min();
+        let log = self.redelivery.next_expiry(&self.settings);
+        [undecided, asks, log].into_iter().flatten().min()
+    }
+
+    /// The revision that was agreed with the client.
+    pub fn version(&self) -> Option<Version> {
+        self.version
+    }
+
+    /// Name and version that the client gave itself; unverified text.
+    pub fn client(&self) -> Option<(&str, &str)> {
+        self.client
+            .name
+            .as_deref()
+            .map(|name| (name, self.client.version.as_deref().unwrap_or("")))
+    }
+
+    /// How many requests of the client are not answered.
+    pub fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// When the client was last heard of.
+    pub fn last_activity(&self) -> Moment {
+        self.last_activity
+    }
+
+    /// Whether the client has its GET stream or its pipe open, or waits for an answer.
+    pub fn attached(&self) -> bool {
+        self.main.is_some() || !self.resumed.is_empty() || !self.exchanges.is_empty()
+    }
+
+    /// Whether the session is over.
+    pub fn is_closed(&self) -> bool {
+        self.phase == Phase::Closed
+    }
+
+    /// Does what is due. Runs after every input, so that a late timer changes nothing.
+    fn on_time(&mut self, now: Moment) {
+        while let Some((at, number)) = self.undecided.first().copied() {
+            if at > now {
+                break;
+            }
+            self.begin_stream(number);
+        }
+        self.retry_asks(now);
+    }
+
+    /// Ends everything. Each pending request hears `fault`.
+    fn close(&mut self, now: Moment, fault: &Fault) {
+        for number in self.pending.keys().copied().collect::<Vec<_>>() {
+            self.fail(now, number, fault);
+        }
+        self.asks.clear();
+        if self.phase != Phase::Fresh {
+            for server in self.servers() {
+                let fault = fault.clone().of(&server);
+                self.tell(
+                    server,
+                    upstream::Input::Close {
+                        fault,
+                        end_session: true,
+                    },
+                );
+            }
+        }
+        if self.downstream == Downstream::Http {
+            for connection in self.resumed.keys().copied().chain(self.main) {
+                self.out.push_back(Output::ToStream {
+                    connection,
+                    part: Part::End,
+                });
+            }
+        }
+        self.resumed.clear();
+        self.main = None;
+        self.held.clear();
+        self.phase = Phase::Closed;
+        self.out.push_back(Output::Emit(Event::Closed));
+        self.out.push_back(Output::Closed);
+    }
+
+    /// The servers that this session has started.
+    fn servers(&self) -> Vec<Arc<str>> {
+        match &self.endpoint {
+            Endpoint::One(server) => vec![Arc::clone(server)],
+            Endpoint::All => Vec::new(),
+        }
+    }
+
+    fn tell(&mut self, server: Arc<str>, input: upstream::Input) {
+        self.out.push_back(Output::ToUpstream {
+            server,
+            input: Box::new(input),
+        });
+    }
+
+    fn call_key(&self, number: u64) -> CallKey {
+        CallKey {
+            session: self.key,
+            number,
+        }
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.last_number = self.last_number.saturating_add(1);
+        self.last_number
+    }
+
+    fn dropped(&mut self, reason: &'static str) {
+        self.out.push_back(Output::Emit(Event::Dropped { reason }));
+    }
+
+    fn on_entries(&mut self, _now: Moment, entries: Vec<EntryView>) {
+        self.entries = entries;
+    }
+}

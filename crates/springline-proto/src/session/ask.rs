@@ -1,0 +1,283 @@
+//! What servers ask of the client: roots, sampling, elicitation and the like.
+//!
+//! Owns the ids under which the client is asked: they are ours, so that an answer can only go to
+//! who asked (I9). Must not know the clocks of calls: it only says when a question begins and ends.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::Session;
+use crate::call::{Generation, Moment};
+use crate::error::{Fault, FaultKind, error_response, plain_error};
+use crate::json::Pieces;
+use crate::message::Message;
+use crate::method::Method;
+use crate::upstream;
+
+/// A request of a server that the client has not answered.
+pub(super) struct Ask {
+    server: Arc<str>,
+    generation: Generation,
+    /// The server's own id, raw.
+    id: Bytes,
+    /// The call that it belongs to.
+    call: Option<u64>,
+    state: State,
+}
+
+enum State {
+    /// No way to the client yet.
+    Waiting { until: Moment, message: Message },
+    /// The client has it.
+    Asked,
+}
+
+impl Ask {
+    /// When waiting for the client ends.
+    pub(super) fn deadline(&self) -> Option<Moment> {
+        match &self.state {
+            State::Waiting { until, .. } => Some(*until),
+            State::Asked => None,
+        }
+    }
+}
+
+impl Session {
+    /// A server asks something.
+    pub(super) fn on_ask(
+        &mut self,
+        now: Moment,
+        server: &Arc<str>,
+        related: Option<u64>,
+        generation: Generation,
+        message: Message,
+    ) {
+        let (Some(id), Some(name)) = (message.id(), message.method()) else {
+            return;
+        };
+        let method = Method::parse(&name);
+        if method == Method::Ping {
+            self.reply(server, generation, id.clone(), &ok(&id));
+            return;
+        }
+        if !self.client.takes(method, &name, message.params().as_ref()) {
+            let text = format!("the client does not support {name}");
+            let body = error_response(Some(&id), &plain_error(-32601, &text));
+            self.reply(server, generation, id, &body);
+            return;
+        }
+        if self.asks.len() >= self.settings.pending_max {
+            let fault =
+                Fault::new(FaultKind::ClientUnreachable).because("too many questions are open");
+            self.reply(server, generation, id.clone(), &fault.response(&id));
+            return;
+        }
+        let call = self.related_call(server, related);
+        self.last_ask = self.last_ask.saturating_add(1);
+        let until = now.after(self.settings.ask_wait);
+        let ask = Ask {
+            server: Arc::clone(server),
+            generation,
+            id: Bytes::copy_from_slice(&id),
+            call,
+            state: State::Waiting { until, message },
+        };
+        self.asks.insert(self.last_ask, ask);
+        self.try_ask(now, self.last_ask);
+    }
+
+    /// The client answered one of our ids.
+    pub(super) fn on_client_answer(&mut self, message: Message) {
+        let number = message
+            .id()
+            .and_then(|id| std::str::from_utf8(&id).ok()?.parse().ok());
+        let Some(ask) = number.and_then(|number: u64| self.asks.remove(&number)) else {
+            return;
+        };
+        self.end_asking(&ask);
+        let Ask {
+            server,
+            generation,
+            id,
+            ..
+        } = ask;
+        self.tell(
+            server,
+            upstream::Input::Reply {
+                generation,
+                id,
+                message,
+            },
+        );
+    }
+
+    /// The server took its request back.
+    pub(super) fn on_withdrawn(
+        &mut self,
+        now: Moment,
+        server: &Arc<str>,
+        generation: Generation,
+        id: &Bytes,
+        message: &Message,
+    ) {
+        let found = self.asks.iter().find(|(_, ask)| {
+            ask.server == *server && ask.generation == generation && ask.id == *id
+        });
+        if let Some(number) = found.map(|(number, _)| *number) {
+            self.take_back(now, number, Some(message));
+        }
+    }
+
+    /// Who asked is gone: the client need not answer any more.
+    pub(super) fn on_instance_gone(
+        &mut self,
+        now: Moment,
+        server: &Arc<str>,
+        generation: Generation,
+    ) {
+        let of_it = |ask: &Ask| ask.server == *server && ask.generation == generation;
+        let gone: Vec<u64> = self
+            .asks
+            .iter()
+            .filter(|(_, ask)| of_it(ask))
+            .map(|(number, _)| *number)
+            .collect();
+        for number in gone {
+            self.take_back(now, number, None);
+        }
+    }
+
+    /// The call was cancelled by the client: it will not answer questions about it.
+    pub(super) fn drop_asks_of(&mut self, call: u64) {
+        self.asks.retain(|_, ask| ask.call != Some(call));
+    }
+
+    /// Tries again to reach the client, and gives up on questions that waited long enough.
+    pub(super) fn retry_asks(&mut self, now: Moment) {
+        let waiting: Vec<(u64, Moment)> = self
+            .asks
+            .iter()
+            .filter_map(|(number, ask)| Some((*number, ask.deadline()?)))
+            .collect();
+        for (number, until) in waiting {
+            if self.try_ask(now, number) || until > now {
+                continue;
+            }
+            if let Some(ask) = self.asks.remove(&number) {
+                let fault = Fault::new(FaultKind::ClientUnreachable);
+                let body = fault.response(&ask.id);
+                self.reply(&ask.server, ask.generation, ask.id, &body);
+            }
+        }
+    }
+
+    /// Asks the client if there is a way to it: the stream of the call that caused the question
+    /// comes first (2025-11-25 basic/transports), the GET stream after it.
+    fn try_ask(&mut self, now: Moment, number: u64) -> bool {
+        let Some(ask) = self.asks.get(&number) else {
+            return false;
+        };
+        let State::Waiting { message, .. } = &ask.state else {
+            return true;
+        };
+        let call = match ask.call.filter(|call| self.pending.contains_key(call)) {
+            None => self.only_call(&ask.server),
+            call => call,
+        };
+        let own = call.filter(|call| self.has_own_stream(*call));
+        let own_is_better = own.is_some_and(|call| self.is_read(call) || !self.is_reachable());
+        if !own_is_better && !self.is_reachable() {
+            return false;
+        }
+        let body = self.question(&ask.server, message, number);
+        match own.filter(|_| own_is_better) {
+            Some(call) => {
+                self.send_on(now, call, &body);
+            }
+            None => self.send_apart(now, body),
+        }
+        if let Some(ask) = self.asks.get_mut(&number) {
+            ask.state = State::Asked;
+            ask.call = call;
+        }
+        if let Some(call) = call {
+            self.tell_asking(call, true);
+        }
+        true
+    }
+
+    /// The question as the client reads it.
+    #[expect(
+        clippy::unused_self,
+        reason = "the endpoint of all servers names the one that asks"
+    )]
+    fn question(&self, _server: &Arc<str>, message: &Message, number: u64) -> Pieces {
+        message.with_id(number.to_string().as_bytes())
+    }
+
+    /// Ends a question; the client hears of it if it was asked.
+    fn take_back(&mut self, now: Moment, number: u64, message: Option<&Message>) {
+        let Some(ask) = self.asks.remove(&number) else {
+            return;
+        };
+        if matches!(ask.state, State::Waiting { .. }) {
+            return;
+        }
+        self.end_asking(&ask);
+        let ours = number.to_string();
+        let spliced = message.and_then(|message| {
+            let span = message.param_span("requestId")?;
+            Some(message.splice().replace(span, ours.clone()).finish())
+        });
+        let body = spliced.unwrap_or_else(|| {
+            let text = format!(
+                r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{ours}}}}}"#
+            );
+            Pieces::from(Bytes::from(text))
+        });
+        let call = ask.call.filter(|call| self.has_own_stream(*call));
+        match call {
+            Some(call) => {
+                self.send_on(now, call, &body);
+            }
+            None => self.send_apart(now, body),
+        }
+    }
+
+    fn end_asking(&mut self, ask: &Ask) {
+        if let Some(call) = ask.call {
+            self.tell_asking(call, false);
+        }
+    }
+
+    fn tell_asking(&mut self, call: u64, begins: bool) {
+        let Some(server) = self
+            .pending
+            .get(&call)
+            .and_then(|pending| pending.server.clone())
+        else {
+            return;
+        };
+        let key = self.call_key(call);
+        self.tell(server, upstream::Input::Asking { key, begins });
+    }
+
+    /// Answers a server in the client's place.
+    fn reply(&mut self, server: &Arc<str>, generation: Generation, id: Bytes, body: &Bytes) {
+        if let Ok(message) = Message::parse(body.clone()) {
+            self.tell(
+                Arc::clone(server),
+                upstream::Input::Reply {
+                    generation,
+                    id,
+                    message,
+                },
+            );
+        }
+    }
+}
+
+fn ok(id: &[u8]) -> Bytes {
+    super::request::result_response(id, b"{}").to_bytes()
+}

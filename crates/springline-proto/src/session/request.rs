@@ -1,0 +1,320 @@
+//! What the client sends: requests, notifications and answers.
+//!
+//! Owns the table of pending requests (I1, I9): a request enters it once and leaves it with its one
+//! answer. Must not know how an upstream answers.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::client::Level;
+use super::port::{Accept, Downstream, Endpoint};
+use super::stream::Outlet;
+use super::{Phase, Session};
+use crate::call::{ClientExchange, Moment};
+use crate::error::{Fault, FaultKind, error_response, plain_error};
+use crate::json::{self, Pieces};
+use crate::message::{Kind, Message, ParseError};
+use crate::method::{ListKind, Method};
+use crate::upstream;
+
+/// The most URIs that are kept of the client's subscriptions, and the longest one.
+const SUBSCRIPTIONS_MAX: usize = 1000;
+const URI_MAX: usize = 8 * 1024;
+
+/// A request that was accepted and is not answered.
+pub(super) struct Pending {
+    /// The client's id, raw: type and text as sent.
+    pub(super) id: Bytes,
+    pub(super) method: Method,
+    /// The server that was asked; none while the session itself gathers the answer.
+    pub(super) server: Option<Arc<str>>,
+    pub(super) outlet: Outlet,
+    /// When the answer becomes a stream.
+    pub(super) decide_at: Option<Moment>,
+    pub(super) effect: Effect,
+}
+
+/// What a success changes in the session.
+pub(super) enum Effect {
+    None,
+    /// The client set its log level.
+    Level(Level),
+    /// The client subscribed to this URI; noted when it asked, so that no update is missed.
+    Subscribed(Box<str>),
+    /// The client took a subscription back.
+    Unsubscribed(Box<str>),
+    /// A whole list passed by.
+    Listed(ListKind),
+}
+
+impl Session {
+    pub(super) fn on_message(
+        &mut self,
+        now: Moment,
+        exchange: Option<ClientExchange>,
+        accept: Accept,
+        message: Message,
+    ) {
+        match message.kind() {
+            Kind::Request => self.on_request(now, exchange, accept, message),
+            Kind::Notification => {
+                self.on_client_notification(now, message);
+                self.accept(exchange);
+            }
+            Kind::Result | Kind::Error => {
+                self.on_client_answer(message);
+                self.accept(exchange);
+            }
+        }
+    }
+
+    /// A line that is no message. An error under the id of a pending request would be taken for
+    /// its answer, so there it goes without.
+    pub(super) fn on_malformed(&mut self, _now: Moment, error: &ParseError) {
+        let id = error.id.as_ref().filter(|id| !self.ids.contains_key(*id));
+        let body = plain_error(error.code(), &error.to_string());
+        self.say(None, error_response(id.map(Bytes::as_ref), &body));
+    }
+
+    fn on_request(
+        &mut self,
+        now: Moment,
+        exchange: Option<ClientExchange>,
+        accept: Accept,
+        message: Message,
+    ) {
+        let Some(id) = message.id() else {
+            return;
+        };
+        if self.ids.contains_key(&id) {
+            self.refuse_duplicate(exchange, &id);
+            return;
+        }
+        let method = message
+            .method()
+            .map_or(Method::Other, |name| Method::parse(&name));
+        if method == Method::Ping {
+            self.say(exchange, result_response(&id, b"{}"));
+            return;
+        }
+        if method != Method::Initialize && self.phase == Phase::Fresh {
+            let error = plain_error(-32600, "the session is not open: send initialize first");
+            self.say(exchange, error_response(Some(&id), &error));
+            return;
+        }
+        if self.pending.len() >= self.settings.pending_max {
+            let fault = Fault::new(FaultKind::TooManyPending);
+            self.say(exchange, fault.response(&id));
+            return;
+        }
+        if method == Method::Initialize {
+            self.on_initialize(now, exchange, accept, &id, &message);
+            return;
+        }
+        let Endpoint::One(server) = &self.endpoint else {
+            return;
+        };
+        let server = Arc::clone(server);
+        let effect = self.effect_of(method, &message);
+        let number = self.admit(now, exchange, accept, id, method);
+        if let Some(pending) = self.pending.get_mut(&number) {
+            pending.server = Some(Arc::clone(&server));
+            pending.effect = effect;
+        }
+        let key = self.call_key(number);
+        self.tell(server, upstream::Input::Call { key, message });
+    }
+
+    /// Enters a request in the table.
+    pub(super) fn admit(
+        &mut self,
+        now: Moment,
+        exchange: Option<ClientExchange>,
+        accept: Accept,
+        id: Bytes,
+        method: Method,
+    ) -> u64 {
+        let number = self.next_number();
+        let outlet = exchange.map_or(Outlet::Pipe, |exchange| Outlet::Post(exchange, accept));
+        self.ids.insert(id.clone(), number);
+        if let Some(exchange) = exchange {
+            self.exchanges.insert(exchange, number);
+        }
+        let effect = Effect::None;
+        let pending = Pending {
+            id,
+            method,
+            server: None,
+            outlet,
+            decide_at: None,
+            effect,
+        };
+        self.pending.insert(number, pending);
+        // The answer to `initialize` never carries an event id.
+        if exchange.is_some() && accept == Accept::Both && method != Method::Initialize {
+            self.set_undecided(number, Some(now.after(self.settings.stream_after)));
+        }
+        number
+    }
+
+    /// Takes a request out of the table; whoever calls this gives the answer.
+    pub(super) fn settle(&mut self, number: u64) -> Option<Pending> {
+        self.set_undecided(number, None);
+        let pending = self.pending.remove(&number)?;
+        self.ids.remove(&pending.id);
+        match &pending.outlet {
+            Outlet::Post(exchange, _) => {
+                self.exchanges.remove(exchange);
+            }
+            Outlet::Stream(_, Some(reader)) => self.forget_reader(*reader),
+            Outlet::Stream(_, None) | Outlet::Pipe | Outlet::Gone => {}
+        }
+        Some(pending)
+    }
+
+    /// Answers a pending request with an error of ours.
+    pub(super) fn fail(&mut self, now: Moment, number: u64, fault: &Fault) {
+        if let Some(pending) = self.settle(number) {
+            self.undo(&pending.effect);
+            let body = fault.response(&pending.id);
+            self.give(now, &pending.outlet, body.into());
+        }
+    }
+
+    /// Answers a pending request with a JSON-RPC error of the protocol's own.
+    pub(super) fn reject(&mut self, now: Moment, number: u64, error: &str) {
+        if let Some(pending) = self.settle(number) {
+            let body = error_response(Some(&pending.id), error);
+            self.give(now, &pending.outlet, body.into());
+        }
+    }
+
+    fn refuse_duplicate(&mut self, exchange: Option<ClientExchange>, id: &Bytes) {
+        let error = plain_error(-32600, "a request with this id is pending");
+        match exchange {
+            Some(exchange) => {
+                let body = error_response(Some(id), &error);
+                self.put_exchange(exchange, super::Part::Refuse { status: 400, body });
+            }
+            // With the id it would be an answer to the first.
+            None => self.say(None, error_response(None, &error)),
+        }
+    }
+
+    /// What a success of this request would change; a subscription counts from now.
+    fn effect_of(&mut self, method: Method, message: &Message) -> Effect {
+        let uri = || {
+            let raw = message.param("uri")?;
+            Some(json::string(&raw)?.into_owned().into_boxed_str())
+        };
+        if let Some(kind) = ListKind::of(method) {
+            return if message.param("cursor").is_none() {
+                Effect::Listed(kind)
+            } else {
+                Effect::None
+            };
+        }
+        if method == Method::SetLevel {
+            let level = message.param("level").and_then(|raw| Level::parse(&raw));
+            return level.map_or(Effect::None, Effect::Level);
+        }
+        if method == Method::Unsubscribe {
+            return uri().map_or(Effect::None, Effect::Unsubscribed);
+        }
+        if method == Method::Subscribe {
+            return uri().map_or(Effect::None, |uri| self.subscribe(uri));
+        }
+        Effect::None
+    }
+
+    fn subscribe(&mut self, uri: Box<str>) -> Effect {
+        let known = &mut self.subscriptions;
+        if known.uris.contains(&uri) {
+            // A failure must not end the subscription that is there.
+            return Effect::None;
+        }
+        if known.uris.len() >= SUBSCRIPTIONS_MAX || uri.len() > URI_MAX {
+            known.is_full = true;
+            return Effect::None;
+        }
+        known.uris.insert(uri.clone());
+        Effect::Subscribed(uri)
+    }
+
+    /// The request failed.
+    pub(super) fn undo(&mut self, effect: &Effect) {
+        if let Effect::Subscribed(uri) = effect {
+            self.subscriptions.uris.remove(uri);
+        }
+    }
+
+    fn on_client_notification(&mut self, now: Moment, message: Message) {
+        let method = message
+            .method()
+            .map_or(Method::Other, |name| Method::parse(&name));
+        if method == Method::Cancelled {
+            self.on_cancelled(now, message);
+            return;
+        }
+        if method == Method::Initialized {
+            // The upstream machine sends one of its own.
+            self.initialized = self.phase != Phase::Fresh;
+            self.flush_held(now);
+            return;
+        }
+        if self.phase == Phase::Fresh {
+            return;
+        }
+        if let Endpoint::One(server) = &self.endpoint {
+            let server = Arc::clone(server);
+            self.tell(server, upstream::Input::Notify { message });
+        }
+    }
+
+    /// The client takes a request back. The answer, should it still come, is dropped; `initialize`
+    /// cannot be cancelled (2025-11-25 basic/utilities/cancellation).
+    fn on_cancelled(&mut self, now: Moment, message: Message) {
+        let number = message
+            .param("requestId")
+            .and_then(|id| self.ids.get(&id).copied());
+        let Some(number) = number else {
+            return;
+        };
+        let opens = |pending: &Pending| pending.method == Method::Initialize;
+        if self.pending.get(&number).is_none_or(opens) {
+            return;
+        }
+        let Some(pending) = self.settle(number) else {
+            return;
+        };
+        self.drop_asks_of(number);
+        self.end_quietly(now, &pending.outlet);
+        if let Some(server) = pending.server {
+            let key = self.call_key(number);
+            self.tell(
+                server,
+                upstream::Input::Cancel {
+                    key,
+                    message: Some(message),
+                },
+            );
+        }
+    }
+
+    pub(super) fn is_pipe(&self) -> bool {
+        self.downstream == Downstream::Pipe
+    }
+}
+
+/// A whole JSON-RPC answer with a ready `result`.
+pub(super) fn result_response(id: &[u8], result: &[u8]) -> Pieces {
+    let mut head = Vec::with_capacity(id.len() + 40);
+    head.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
+    head.extend_from_slice(id);
+    head.extend_from_slice(br#","result":"#);
+    let mut pieces = Pieces::from(Bytes::from(head));
+    pieces.push(Bytes::copy_from_slice(result));
+    pieces.push(Bytes::from_static(b"}"));
+    pieces
+}

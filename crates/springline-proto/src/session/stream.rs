@@ -1,0 +1,493 @@
+//! Where a message to the client goes: the answer to a POST, a GET stream or the pipe.
+//!
+//! Owns the streams of a session and what is held for a client without one. Must not know what a
+//! message means. DESIGN.md, section 5, "HTTP answers", has the rules.
+
+use std::time::Duration;
+
+use super::port::{Accept, Downstream, Event, Input, Output, Part};
+use super::{Phase, Session};
+use crate::call::{ClientExchange, Connection, Moment};
+use crate::error::{Fault, FaultKind, error_response, plain_error};
+use crate::json::Pieces;
+use crate::method::Method;
+use crate::redelivery::{Resume, StreamId};
+use crate::upstream;
+
+/// After what time a client comes back to a stream that was cut.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The one answer to every cursor that is not of this session, so that nothing can be probed.
+const UNKNOWN_CURSOR: &str = "Last-Event-ID names no event of this session";
+
+/// Where the answer to a pending request goes.
+#[derive(Debug)]
+pub(super) enum Outlet {
+    /// To the pipe.
+    Pipe,
+    /// To a POST that is not answered yet.
+    Post(ClientExchange, Accept),
+    /// To an event stream, which someone reads or may come back to.
+    Stream(StreamId, Option<Reader>),
+    /// Nowhere: the connection broke before an event id was sent, and that was the client's answer
+    /// (I1).
+    Gone,
+}
+
+/// Who reads the answer stream of a request.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Reader {
+    /// The POST itself.
+    Post(ClientExchange),
+    /// A GET that resumed it.
+    Get(Connection),
+}
+
+/// A message that waits for a stream.
+pub(super) struct Held {
+    /// An answer is never dropped.
+    is_answer: bool,
+    data: Pieces,
+}
+
+impl Session {
+    /// The client opened a GET stream, or attached its pipe.
+    pub(super) fn on_stream_opened(
+        &mut self,
+        now: Moment,
+        connection: Connection,
+        cursor: Option<&str>,
+    ) {
+        if self.downstream == Downstream::Pipe {
+            self.attach(connection);
+            self.flush_held(now);
+            return;
+        }
+        match cursor.map(|cursor| self.redelivery.resume(cursor)) {
+            None => self.open_main(now, connection, None),
+            Some(Resume::After(StreamId::GET, ordinal)) => {
+                self.open_main(now, connection, Some(ordinal));
+            }
+            Some(Resume::After(stream, ordinal)) => self.resume(connection, stream, ordinal),
+            Some(Resume::Complete) => {
+                self.put_stream(connection, Part::Begin);
+                self.put_stream(connection, Part::End);
+            }
+            Some(Resume::Lost { id }) => self.say_lost(connection, &id),
+            Some(Resume::Unknown) => {
+                let body = error_response(None, &plain_error(-32600, UNKNOWN_CURSOR));
+                self.put_stream(connection, Part::Refuse { status: 400, body });
+            }
+        }
+    }
+
+    /// The client closed a GET stream, or its pipe is gone.
+    pub(super) fn on_stream_closed(&mut self, connection: Connection) {
+        if self.main == Some(connection) {
+            self.main = None;
+            self.tell_attached(false);
+        }
+        if let Some(number) = self.resumed.remove(&connection)
+            && let Some(pending) = self.pending.get_mut(&number)
+            && let Outlet::Stream(_, reader) = &mut pending.outlet
+            && *reader == Some(Reader::Get(connection))
+        {
+            *reader = None;
+        }
+    }
+
+    /// The connection of a POST broke. The call goes on (2025-11-25 basic/transports: a disconnect
+    /// is not a cancellation).
+    pub(super) fn on_exchange_gone(&mut self, now: Moment, exchange: ClientExchange) {
+        let Some(number) = self.exchanges.remove(&exchange) else {
+            return;
+        };
+        if self.phase == Phase::Opening {
+            let opens = |pending: &super::Pending| pending.method == Method::Initialize;
+            if self.pending.get(&number).is_some_and(opens) {
+                // The session's id was in the answer that nobody heard.
+                self.close(now, &Fault::new(FaultKind::SessionEnded));
+                return;
+            }
+        }
+        self.set_undecided(number, None);
+        let Some(pending) = self.pending.get_mut(&number) else {
+            return;
+        };
+        pending.outlet = match pending.outlet {
+            Outlet::Stream(stream, _) if self.redelivery.has_cursor(stream) => {
+                Outlet::Stream(stream, None)
+            }
+            Outlet::Stream(..) | Outlet::Pipe | Outlet::Post(..) | Outlet::Gone => Outlet::Gone,
+        };
+    }
+
+    /// Something that came after the end of the session.
+    pub(super) fn on_late(&mut self, input: &Input) {
+        let refusal = || Part::Refuse {
+            status: 404,
+            body: error_response(None, &plain_error(-32001, "Session not found")),
+        };
+        if let Input::Message {
+            exchange: Some(exchange),
+            ..
+        } = input
+        {
+            self.put_exchange(*exchange, refusal());
+        } else if let Input::StreamOpened { connection, .. } = input
+            && self.downstream == Downstream::Http
+        {
+            self.put_stream(*connection, refusal());
+        }
+    }
+
+    /// Gives the answer to a request that is not pending any more.
+    pub(super) fn give(&mut self, now: Moment, outlet: &Outlet, body: Pieces) {
+        match *outlet {
+            Outlet::Gone => {}
+            Outlet::Pipe => self.put_pipe(body, true),
+            Outlet::Post(exchange, _) => self.put_exchange(exchange, Part::Json(body)),
+            Outlet::Stream(stream, reader) => {
+                let id = self
+                    .redelivery
+                    .push(now, &self.settings, stream, &body, true);
+                if let Some(reader) = reader {
+                    self.put_reader(
+                        reader,
+                        Part::Event {
+                            id: Some(id),
+                            retry: None,
+                            data: body,
+                        },
+                    );
+                    self.put_reader(reader, Part::End);
+                }
+            }
+        }
+    }
+
+    /// Ends the place of a cancelled request without an answer. A stream without a cursor ends
+    /// quietly in the official SDKs; a client that takes JSON alone gets 202, which they take as
+    /// well.
+    pub(super) fn end_quietly(&mut self, now: Moment, outlet: &Outlet) {
+        match *outlet {
+            Outlet::Gone | Outlet::Pipe => {}
+            Outlet::Post(exchange, Accept::Json) => self.put_exchange(exchange, Part::Accepted),
+            Outlet::Post(exchange, Accept::Both) => {
+                self.put_exchange(exchange, Part::Begin);
+                self.put_exchange(exchange, Part::End);
+            }
+            Outlet::Stream(stream, reader) => {
+                self.redelivery.cancel(now, &self.settings, stream);
+                if let Some(reader) = reader {
+                    self.put_reader(reader, Part::End);
+                }
+            }
+        }
+    }
+
+    /// Answers at once what never became pending.
+    pub(super) fn say(&mut self, exchange: Option<ClientExchange>, body: impl Into<Pieces>) {
+        match exchange {
+            Some(exchange) => self.put_exchange(exchange, Part::Json(body.into())),
+            None => self.put_pipe(body.into(), true),
+        }
+    }
+
+    /// A notification or an answer of the client needs no more than this.
+    pub(super) fn accept(&mut self, exchange: Option<ClientExchange>) {
+        if let Some(exchange) = exchange {
+            self.put_exchange(exchange, Part::Accepted);
+        }
+    }
+
+    /// Turns the answer to a POST into a stream.
+    pub(super) fn begin_stream(&mut self, number: u64) {
+        self.set_undecided(number, None);
+        let Some(pending) = self.pending.get_mut(&number) else {
+            return;
+        };
+        let Outlet::Post(exchange, Accept::Both) = pending.outlet else {
+            return;
+        };
+        let stream = self.redelivery.open(&pending.id);
+        pending.outlet = Outlet::Stream(stream, Some(Reader::Post(exchange)));
+        self.put_exchange(exchange, Part::Begin);
+        if self.has_priming_event() {
+            let part = self.priming_event(stream);
+            self.put_exchange(exchange, part);
+        }
+    }
+
+    /// Whether a message for this request can reach the client on the request's own stream.
+    pub(super) fn has_own_stream(&self, number: u64) -> bool {
+        self.pending
+            .get(&number)
+            .is_some_and(|pending| match pending.outlet {
+                Outlet::Pipe | Outlet::Stream(..) => true,
+                Outlet::Post(_, accept) => {
+                    accept == Accept::Both && pending.method != Method::Initialize
+                }
+                Outlet::Gone => false,
+            })
+    }
+
+    /// Whether someone reads the request's own stream now, or would if it began.
+    pub(super) fn is_read(&self, number: u64) -> bool {
+        self.has_own_stream(number)
+            && self
+                .pending
+                .get(&number)
+                .is_some_and(|pending| !matches!(pending.outlet, Outlet::Stream(_, None)))
+    }
+
+    /// Sends a message on the stream of a pending request, which begins if need be. False if it has
+    /// none.
+    pub(super) fn send_on(&mut self, now: Moment, number: u64, data: &Pieces) -> bool {
+        if !self.has_own_stream(number) {
+            return false;
+        }
+        self.begin_stream(number);
+        match self.pending.get(&number).map(|pending| &pending.outlet) {
+            Some(Outlet::Pipe) => self.put_pipe(data.clone(), false),
+            Some(&Outlet::Stream(stream, reader)) => {
+                let id = self
+                    .redelivery
+                    .push(now, &self.settings, stream, data, false);
+                if let Some(reader) = reader {
+                    let data = data.clone();
+                    self.put_reader(
+                        reader,
+                        Part::Event {
+                            id: Some(id),
+                            retry: None,
+                            data,
+                        },
+                    );
+                }
+            }
+            Some(Outlet::Post(..) | Outlet::Gone) | None => return false,
+        }
+        true
+    }
+
+    /// Whether a message outside any call reaches the client now.
+    pub(super) fn is_reachable(&self) -> bool {
+        self.initialized && self.main.is_some()
+    }
+
+    /// Sends a message outside any call, or holds it until that is possible.
+    pub(super) fn send_apart(&mut self, now: Moment, data: Pieces) {
+        match self.main {
+            Some(connection) if self.initialized => self.put_main(now, connection, data),
+            _ => self.hold(data, false),
+        }
+    }
+
+    /// Sends what was held, if that is possible now.
+    pub(super) fn flush_held(&mut self, now: Moment) {
+        let Some(connection) = self.main else {
+            return;
+        };
+        let mut later = std::collections::VecDeque::new();
+        while let Some(held) = self.held.pop_front() {
+            if held.is_answer || self.initialized {
+                self.put_main(now, connection, held.data);
+            } else {
+                later.push_back(held);
+            }
+        }
+        self.held_bytes = later.iter().map(|held: &Held| held.data.len()).sum();
+        self.held = later;
+    }
+
+    /// Sets or clears the moment at which a POST becomes a stream.
+    pub(super) fn set_undecided(&mut self, number: u64, at: Option<Moment>) {
+        let Some(pending) = self.pending.get_mut(&number) else {
+            return;
+        };
+        if let Some(old) = std::mem::replace(&mut pending.decide_at, at) {
+            self.undecided.remove(&(old, number));
+        }
+        if let Some(at) = at {
+            self.undecided.insert((at, number));
+        }
+    }
+
+    pub(super) fn put_exchange(&mut self, exchange: ClientExchange, part: Part) {
+        self.out.push_back(Output::ToExchange { exchange, part });
+    }
+
+    fn put_stream(&mut self, connection: Connection, part: Part) {
+        self.out.push_back(Output::ToStream { connection, part });
+    }
+
+    fn put_reader(&mut self, reader: Reader, part: Part) {
+        match reader {
+            Reader::Post(exchange) => self.put_exchange(exchange, part),
+            Reader::Get(connection) => self.put_stream(connection, part),
+        }
+    }
+
+    fn put_main(&mut self, now: Moment, connection: Connection, data: Pieces) {
+        let id = (self.downstream == Downstream::Http).then(|| {
+            self.redelivery
+                .push(now, &self.settings, StreamId::GET, &data, false)
+        });
+        self.put_stream(
+            connection,
+            Part::Event {
+                id,
+                retry: None,
+                data,
+            },
+        );
+    }
+
+    fn put_pipe(&mut self, data: Pieces, is_answer: bool) {
+        match self.main {
+            Some(connection) => {
+                self.put_stream(
+                    connection,
+                    Part::Event {
+                        id: None,
+                        retry: None,
+                        data,
+                    },
+                );
+            }
+            None => self.hold(data, is_answer),
+        }
+    }
+
+    /// Keeps a message for later. Beyond the bounds the oldest one that is no answer is dropped;
+    /// answers are bounded by the requests that were pending.
+    fn hold(&mut self, data: Pieces, is_answer: bool) {
+        self.held_bytes = self.held_bytes.saturating_add(data.len());
+        self.held.push_back(Held { is_answer, data });
+        loop {
+            let messages = self.held.iter().filter(|held| !held.is_answer).count();
+            let fits = self.held_bytes <= self.settings.redelivery_bytes_max;
+            if messages <= self.settings.held_max && fits {
+                return;
+            }
+            let Some(at) = self.held.iter().position(|held| !held.is_answer) else {
+                return;
+            };
+            if let Some(held) = self.held.remove(at) {
+                self.held_bytes = self.held_bytes.saturating_sub(held.data.len());
+            }
+            self.out.push_back(Output::Emit(Event::Dropped {
+                reason: "no stream was open",
+            }));
+        }
+    }
+
+    fn attach(&mut self, connection: Connection) {
+        let was_attached = self.main.replace(connection).is_some();
+        if !was_attached {
+            self.tell_attached(true);
+        }
+    }
+
+    /// Opens the standalone GET stream; a newer one replaces the older.
+    fn open_main(&mut self, now: Moment, connection: Connection, after: Option<u64>) {
+        if let Some(older) = self.main {
+            self.put_stream(older, Part::End);
+        }
+        self.attach(connection);
+        self.put_stream(connection, Part::Begin);
+        match after {
+            None if self.has_priming_event() => {
+                let part = self.priming_event(StreamId::GET);
+                self.put_stream(connection, part);
+            }
+            None => {}
+            Some(ordinal) => self.replay(connection, StreamId::GET, ordinal),
+        }
+        self.flush_held(now);
+    }
+
+    /// Goes on with the answer stream of a request on another connection; the one before it ends.
+    fn resume(&mut self, connection: Connection, stream: StreamId, ordinal: u64) {
+        self.put_stream(connection, Part::Begin);
+        self.replay(connection, stream, ordinal);
+        let number = self.pending.iter().find_map(|(number, pending)| {
+            matches!(pending.outlet, Outlet::Stream(own, _) if own == stream).then_some(*number)
+        });
+        let Some(number) = number.filter(|_| !self.redelivery.is_complete(stream)) else {
+            self.put_stream(connection, Part::End);
+            return;
+        };
+        let Some(pending) = self.pending.get_mut(&number) else {
+            return;
+        };
+        let reader = Some(Reader::Get(connection));
+        let before = std::mem::replace(&mut pending.outlet, Outlet::Stream(stream, reader));
+        self.resumed.insert(connection, number);
+        if let Outlet::Stream(_, Some(older)) = before {
+            self.forget_reader(older);
+            self.put_reader(older, Part::End);
+        }
+    }
+
+    pub(super) fn forget_reader(&mut self, reader: Reader) {
+        match reader {
+            Reader::Post(exchange) => self.exchanges.remove(&exchange),
+            Reader::Get(connection) => self.resumed.remove(&connection),
+        };
+    }
+
+    fn replay(&mut self, connection: Connection, stream: StreamId, ordinal: u64) {
+        for (id, data) in self.redelivery.after(stream, ordinal) {
+            self.put_stream(
+                connection,
+                Part::Event {
+                    id: Some(id),
+                    retry: None,
+                    data,
+                },
+            );
+        }
+    }
+
+    /// The answer that this stream carried is not held any more.
+    fn say_lost(&mut self, connection: Connection, id: &[u8]) {
+        self.put_stream(connection, Part::Begin);
+        if !id.is_empty() {
+            let data = Fault::new(FaultKind::ResultLost).response(id).into();
+            self.put_stream(
+                connection,
+                Part::Event {
+                    id: None,
+                    retry: None,
+                    data,
+                },
+            );
+        }
+        self.put_stream(connection, Part::End);
+    }
+
+    fn has_priming_event(&self) -> bool {
+        self.version
+            .is_some_and(crate::version::Version::has_priming_event)
+    }
+
+    fn priming_event(&mut self, stream: StreamId) -> Part {
+        let id = Some(self.redelivery.prime(stream));
+        Part::Event {
+            id,
+            retry: Some(RETRY),
+            data: Pieces::new(),
+        }
+    }
+
+    fn tell_attached(&mut self, attached: bool) {
+        if self.phase == Phase::Fresh {
+            return;
+        }
+        for server in self.servers() {
+            self.tell(server, upstream::Input::Attached(attached));
+        }
+    }
+}
