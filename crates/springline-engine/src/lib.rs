@@ -10,5 +10,6 @@
 )]
 
 pub mod clock;
+pub mod downstream;
 pub mod spawn;
 pub mod upstream;

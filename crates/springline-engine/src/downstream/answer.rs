@@ -1,0 +1,254 @@
+//! The bytes of answers: whole ones, streams and refusals.
+//!
+//! Owns: the response body, how a part becomes an event, and the heartbeat. It must not know what
+//! a message says.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::fmt::Write as _;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+use http_body::{Body, Frame, SizeHint};
+use springline_proto::error::{error_response, plain_error};
+use springline_proto::json::Pieces;
+use springline_proto::session::Part;
+use tokio::sync::{mpsc, watch};
+use tokio::time::sleep_until;
+
+use super::port::Parts;
+use super::raised;
+use crate::clock;
+
+/// An HTTP answer of ours.
+pub type Answer = Response<AnswerBody>;
+
+/// Events that are joined into one buffer before they are written; larger ones keep their pieces.
+const JOIN_MAX: usize = 16 * 1024;
+
+/// The body of an answer.
+pub enum AnswerBody {
+    /// Known segments, with their length; none is copied.
+    Pieces(VecDeque<Bytes>),
+    /// Events as they come.
+    Stream(EventBody),
+}
+
+impl AnswerBody {
+    /// No body.
+    pub fn empty() -> Self {
+        Self::Pieces(VecDeque::new())
+    }
+}
+
+impl From<Bytes> for AnswerBody {
+    fn from(bytes: Bytes) -> Self {
+        Self::Pieces(
+            std::iter::once(bytes)
+                .filter(|bytes| !bytes.is_empty())
+                .collect(),
+        )
+    }
+}
+
+impl From<String> for AnswerBody {
+    fn from(text: String) -> Self {
+        Bytes::from(text).into()
+    }
+}
+
+impl From<Pieces> for AnswerBody {
+    fn from(pieces: Pieces) -> Self {
+        Self::Pieces(pieces.into_iter().collect())
+    }
+}
+
+impl Body for AnswerBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let next = match self.get_mut() {
+            Self::Pieces(pieces) => pieces.pop_front(),
+            Self::Stream(stream) => match stream.poll_segment(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(next) => next,
+            },
+        };
+        Poll::Ready(next.map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Self::Pieces(pieces) if pieces.is_empty())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Pieces(pieces) => {
+                SizeHint::with_exact(pieces.iter().map(|bytes| bytes.len() as u64).sum())
+            }
+            Self::Stream(_) => SizeHint::default(),
+        }
+    }
+}
+
+/// An event stream that is written while it comes. The connection's own task drives it: a client
+/// that reads slowly holds one event here, and the rest waits within the session's bounds.
+pub struct EventBody {
+    driver: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    segments: mpsc::Receiver<Bytes>,
+}
+
+/// How a stream of events behaves besides its events.
+#[derive(Clone, Debug)]
+pub struct StreamManners {
+    /// The pause after which a comment shows that the stream lives.
+    pub heartbeat: Duration,
+    /// Ends the stream when it turns true; nothing for a stream that carries an answer.
+    pub stopping: Option<watch::Receiver<bool>>,
+}
+
+impl EventBody {
+    /// A stream of `parts`, of which [`Part::Begin`] has been taken.
+    pub fn new<P: Parts>(parts: P, manners: StreamManners) -> Self {
+        let (sender, segments) = mpsc::channel(1);
+        Self {
+            driver: Some(Box::pin(drive(parts, manners, sender))),
+            segments,
+        }
+    }
+
+    fn poll_segment(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        loop {
+            if let Ok(segment) = self.segments.try_recv() {
+                return Poll::Ready(Some(segment));
+            }
+            let Some(driver) = &mut self.driver else {
+                return Poll::Ready(None);
+            };
+            if driver.as_mut().poll(cx).is_ready() {
+                self.driver = None;
+            } else if self.segments.is_empty() {
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+async fn drive<P: Parts>(mut parts: P, manners: StreamManners, sender: mpsc::Sender<Bytes>) {
+    let mut stopping = manners.stopping;
+    let mut beat = clock::now() + manners.heartbeat;
+    loop {
+        let part = tokio::select! {
+            biased;
+            part = parts.next() => part,
+            () = stopped(&mut stopping) => return,
+            () = sleep_until(beat) => {
+                if sender.send(Bytes::from_static(b": keep-alive\n\n")).await.is_err() {
+                    return;
+                }
+                beat = clock::now() + manners.heartbeat;
+                continue;
+            }
+        };
+        match part {
+            Some(Part::Event { id, retry, data }) => {
+                for segment in event(id.as_deref(), retry, data) {
+                    if sender.send(segment).await.is_err() {
+                        return;
+                    }
+                }
+                beat = clock::now() + manners.heartbeat;
+            }
+            Some(Part::Begin) => {}
+            // A stream has begun: nothing else can be said on it.
+            Some(Part::Accepted | Part::Json(_) | Part::Refuse { .. } | Part::End) | None => return,
+        }
+    }
+}
+
+async fn stopped(stopping: &mut Option<watch::Receiver<bool>>) {
+    match stopping {
+        Some(stopping) => raised(stopping).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// One event as it goes over the wire (HTML living standard, event streams; 2025-11-25
+/// basic/transports). Its name is spelled out: some readers know no default.
+fn event(id: Option<&str>, retry: Option<Duration>, data: Pieces) -> Vec<Bytes> {
+    let mut head = String::new();
+    if let Some(id) = id {
+        head.push_str("id: ");
+        head.push_str(id);
+        head.push('\n');
+    }
+    if let Some(retry) = retry {
+        // Writing to a String cannot fail.
+        writeln!(head, "retry: {}", retry.as_millis()).unwrap_or_default();
+    }
+    if !data.is_empty() {
+        head.push_str("event: message\n");
+    }
+    head.push_str("data: ");
+    // A raw line end in valid JSON is white space; on one line it needs no second data field.
+    let data = data.one_line();
+    if data.len() < JOIN_MAX {
+        let mut whole = Vec::with_capacity(head.len() + data.len() + 2);
+        whole.extend_from_slice(head.as_bytes());
+        for segment in &data {
+            whole.extend_from_slice(segment);
+        }
+        whole.extend_from_slice(b"\n\n");
+        return vec![whole.into()];
+    }
+    let mut segments = vec![Bytes::from(head)];
+    segments.extend(data);
+    segments.push(Bytes::from_static(b"\n\n"));
+    segments
+}
+
+/// A status alone.
+pub fn bare(status: StatusCode) -> Answer {
+    with_body(status, None, AnswerBody::empty())
+}
+
+/// A whole body of this media type.
+pub fn with_body(status: StatusCode, kind: Option<&'static str>, body: AnswerBody) -> Answer {
+    let mut answer = Response::new(body);
+    *answer.status_mut() = status;
+    if let Some(kind) = kind {
+        answer
+            .headers_mut()
+            .insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    }
+    answer
+}
+
+/// A whole JSON answer.
+pub fn json(status: StatusCode, body: impl Into<AnswerBody>) -> Answer {
+    with_body(status, Some("application/json"), body.into())
+}
+
+/// An event stream; its head leaves at once.
+pub fn stream(body: EventBody) -> Answer {
+    let body = AnswerBody::Stream(body);
+    let mut answer = with_body(StatusCode::OK, Some("text/event-stream"), body);
+    let headers = answer.headers_mut();
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    // nginx holds streams back without it.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    answer
+}
+
+/// Refuses an HTTP request: a status with a JSON-RPC error, under the id where one could be read.
+pub fn refuse(status: StatusCode, id: Option<&[u8]>, code: i32, message: &str) -> Answer {
+    json(status, error_response(id, &plain_error(code, message)))
+}

@@ -1,0 +1,82 @@
+//! Reading the body of a request.
+//!
+//! Owns: the cap and the patience. It must not know what the body means.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use http_body::Body;
+use http_body_util::BodyExt as _;
+use tokio::time::timeout;
+
+/// Why a body was not read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// It is larger than the cap.
+    #[error("the body is larger than {max} bytes")]
+    TooLarge {
+        /// The cap.
+        max: usize,
+    },
+    /// No byte came for too long.
+    #[error("the body stopped coming")]
+    Stalled,
+    /// The connection broke.
+    #[error("the body broke off")]
+    Broken,
+}
+
+/// Bytes of a body over the cap that are still read, so that a client that writes first and reads
+/// afterwards meets the refusal and not a reset connection.
+const DISCARD_MAX: usize = 256 * 1024 * 1024;
+
+/// Reads a body into one buffer, at most `max` bytes. A body that came as one piece is not copied.
+///
+/// Not cancel safe: what was read is lost.
+pub async fn read<B>(body: B, max: usize, patience: Duration) -> Result<Bytes, ReadError>
+where
+    B: Body<Data = Bytes>,
+{
+    let expected = body.size_hint().exact();
+    let mut body = pin!(body);
+    if expected.is_some_and(|length| length > max as u64) {
+        discard(body, patience).await;
+        return Err(ReadError::TooLarge { max });
+    }
+    let expected = expected.and_then(|length| usize::try_from(length).ok());
+    let mut whole = BytesMut::new();
+    loop {
+        let frame = match timeout(patience, body.frame()).await {
+            Err(_) => return Err(ReadError::Stalled),
+            Ok(None) => return Ok(whole.freeze()),
+            Ok(Some(Err(_))) => return Err(ReadError::Broken),
+            Ok(Some(Ok(frame))) => frame,
+        };
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        if whole.is_empty() {
+            if expected == Some(data.len()) {
+                return Ok(data);
+            }
+            whole.reserve(expected.unwrap_or(0));
+        }
+        if whole.len() + data.remaining() > max {
+            drop(whole);
+            discard(body, patience).await;
+            return Err(ReadError::TooLarge { max });
+        }
+        whole.extend_from_slice(&data);
+    }
+}
+
+async fn discard<B: Body<Data = Bytes>>(mut body: std::pin::Pin<&mut B>, patience: Duration) {
+    let mut seen = 0;
+    while seen < DISCARD_MAX {
+        match timeout(patience, body.frame()).await {
+            Ok(Some(Ok(frame))) => seen += frame.data_ref().map_or(0, Bytes::len),
+            _ => return,
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! The checks of a request's head.
+//!
+//! Owns: host, origin, credentials and media types. It must not know paths, bodies or sessions.
+
+use http::{HeaderMap, HeaderName, header};
+use springline_proto::session::Accept;
+
+use super::port::Principal;
+use super::setting::{HttpSettings, Token};
+
+/// Where a connection came in.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Arrival {
+    /// A TCP listener on a loopback address.
+    Loopback,
+    /// A TCP listener on another address.
+    Network,
+    /// The unix socket, from this user.
+    Socket {
+        /// The user, as the kernel says.
+        uid: u32,
+    },
+}
+
+/// Why a request's host or origin was refused.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum PlaceError {
+    /// `Host` is missing, unreadable or not allowed.
+    #[error(
+        "this Host is not allowed here; add it to `allowedHosts` in the `springline` block of the configuration"
+    )]
+    Host,
+    /// `Origin` is unreadable or not allowed.
+    #[error(
+        "this Origin is not allowed; add it to `allowedOrigins` in the `springline` block of the configuration"
+    )]
+    Origin,
+}
+
+/// Checks `Host` and `Origin` against DNS rebinding (2025-11-25 basic/transports, security warning).
+///
+/// A network listener answers under names that we cannot know; its `Host` is checked only if
+/// `allowedHosts` names some. The socket is out of a browser's reach: its `Host` is free.
+pub fn check_place(
+    headers: &HeaderMap,
+    arrival: Arrival,
+    settings: &HttpSettings,
+) -> Result<(), PlaceError> {
+    let is_host_bound = match arrival {
+        Arrival::Loopback => true,
+        Arrival::Network => !settings.allowed_hosts.is_empty(),
+        Arrival::Socket { .. } => false,
+    };
+    if is_host_bound {
+        let host = single(headers, &header::HOST).ok_or(PlaceError::Host)?;
+        if !is_host_allowed(host, &settings.allowed_hosts) {
+            return Err(PlaceError::Host);
+        }
+    }
+    if headers.contains_key(header::ORIGIN) {
+        let origin = single(headers, &header::ORIGIN).ok_or(PlaceError::Origin)?;
+        if !is_origin_allowed(origin, &settings.allowed_origins) {
+            return Err(PlaceError::Origin);
+        }
+    }
+    Ok(())
+}
+
+/// Whether browsers of this origin may read answers: CORS is on, and the origin passed the check.
+pub fn cors_origin<'a>(headers: &'a HeaderMap, settings: &HttpSettings) -> Option<&'a str> {
+    if !settings.cors {
+        return None;
+    }
+    single(headers, &header::ORIGIN)
+        .filter(|origin| is_origin_allowed(origin, &settings.allowed_origins))
+}
+
+fn is_host_allowed(host: &str, allowed: &[String]) -> bool {
+    let Some((name, port)) = split_port(host) else {
+        return false;
+    };
+    is_loopback_name(name)
+        || allowed.iter().any(|entry| match split_port(entry) {
+            Some((entry_name, None)) => entry_name.eq_ignore_ascii_case(name),
+            Some((entry_name, entry_port)) => {
+                entry_name.eq_ignore_ascii_case(name) && entry_port == port
+            }
+            None => false,
+        })
+}
+
+fn is_origin_allowed(origin: &str, allowed: &[String]) -> bool {
+    let trim = |text: &str| text.trim_end_matches('/').to_ascii_lowercase();
+    if allowed.iter().any(|entry| trim(entry) == trim(origin)) {
+        return true;
+    }
+    let Some((scheme, authority)) = origin.split_once("://") else {
+        return false;
+    };
+    matches!(scheme.to_ascii_lowercase().as_str(), "http" | "https")
+        && split_port(authority).is_some_and(|(name, _)| is_loopback_name(name))
+}
+
+fn is_loopback_name(name: &str) -> bool {
+    name.eq_ignore_ascii_case("localhost") || name == "127.0.0.1" || name == "[::1]"
+}
+
+/// Splits an authority into its host (IPv6 in brackets) and its port, if it is a well-formed one.
+fn split_port(authority: &str) -> Option<(&str, Option<u16>)> {
+    let name_end = match authority.strip_prefix('[') {
+        Some(rest) => rest.find(']')? + 2,
+        None => authority.find(':').unwrap_or(authority.len()),
+    };
+    let (name, rest) = authority.split_at_checked(name_end)?;
+    if name.is_empty() || name.contains(['@', '/', ' ']) {
+        return None;
+    }
+    match rest.strip_prefix(':') {
+        None if rest.is_empty() => Some((name, None)),
+        None => None,
+        Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
+            port.parse().ok().map(|port| (name, Some(port)))
+        }
+        Some(_) => None,
+    }
+}
+
+/// Says who sends the request, or nothing if its credentials are missing or wrong.
+///
+/// The socket's user needs none. Only the `Authorization` header counts, never the query
+/// (2025-11-25 basic/authorization, token requirements).
+pub fn principal(
+    headers: &HeaderMap,
+    arrival: Arrival,
+    settings: &HttpSettings,
+) -> Option<Principal> {
+    if let Arrival::Socket { uid } = arrival {
+        return Some(Principal::Uid(uid));
+    }
+    if settings.tokens.is_empty() {
+        return Some(Principal::Anonymous);
+    }
+    let value = single(headers, &header::AUTHORIZATION)?;
+    let (scheme, secret) = value.split_once(' ')?;
+    if !scheme.eq_ignore_ascii_case("bearer") {
+        return None;
+    }
+    let token = Token::find(&settings.tokens, secret.trim().as_bytes())?;
+    Some(Principal::Token(token.name().clone()))
+}
+
+/// Whether a body is announced as JSON, in any spelling and with any parameter.
+pub fn is_json(headers: &HeaderMap) -> bool {
+    single(headers, &header::CONTENT_TYPE)
+        .is_some_and(|value| media_type(value).eq_ignore_ascii_case("application/json"))
+}
+
+/// What a POST's answer may be, by its `Accept`; nothing if none of our types is accepted.
+pub fn accept_post(headers: &HeaderMap) -> Option<Accept> {
+    let json = accepts(headers, "application/json");
+    let stream = accepts(headers, "text/event-stream");
+    match (json, stream) {
+        (true, true) => Some(Accept::Both),
+        (true, false) => Some(Accept::Json),
+        (false, _) => None,
+    }
+}
+
+/// Whether a GET may be answered by an event stream.
+pub fn accepts_stream(headers: &HeaderMap) -> bool {
+    accepts(headers, "text/event-stream")
+}
+
+fn accepts(headers: &HeaderMap, wanted: &str) -> bool {
+    let family = wanted.split('/').next().unwrap_or_default();
+    let mut is_absent = true;
+    for value in headers.get_all(header::ACCEPT) {
+        is_absent = false;
+        let Ok(value) = value.to_str() else { continue };
+        for range in value.split(',') {
+            let kind = media_type(range);
+            let matches = kind == "*/*"
+                || kind.eq_ignore_ascii_case(wanted)
+                || kind
+                    .strip_suffix("/*")
+                    .is_some_and(|name| name.eq_ignore_ascii_case(family));
+            if matches && !is_refused(range) {
+                return true;
+            }
+        }
+    }
+    is_absent
+}
+
+/// Whether a media range says that it is unwanted: `q=0`.
+fn is_refused(range: &str) -> bool {
+    range.split(';').skip(1).any(|parameter| {
+        parameter
+            .trim()
+            .to_ascii_lowercase()
+            .strip_prefix("q=")
+            .is_some_and(|weight| {
+                weight.starts_with('0') && weight.bytes().all(|byte| matches!(byte, b'0' | b'.'))
+            })
+    })
+}
+
+fn media_type(value: &str) -> &str {
+    value.split(';').next().unwrap_or_default().trim()
+}
+
+/// The value of a header that must not come twice; nothing if it does or cannot be read.
+pub fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next()?.to_str().ok()?;
+    values.next().is_none().then_some(value)
+}

@@ -1,0 +1,96 @@
+//! What the downstream side needs of the gateway.
+//!
+//! Owns: the seam, so that the HTTP rules can be tested against a scripted gateway. It must not
+//! know how sessions work.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+
+use springline_proto::message::{Message, ParseError};
+use springline_proto::session::{Accept, Downstream, Endpoint, Part};
+use springline_proto::version::Version;
+
+/// Who a session belongs to. A session is found by its own principal only (I9).
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum Principal {
+    /// A user of this machine, told by the kernel on the unix socket.
+    Uid(u32),
+    /// The holder of a bearer token, by the token's name.
+    Token(Arc<str>),
+    /// Anybody who reaches a listener without authentication.
+    Anonymous,
+}
+
+impl fmt::Display for Principal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Uid(uid) => write!(f, "uid:{uid}"),
+            Self::Token(name) => write!(f, "token:{name}"),
+            Self::Anonymous => f.write_str("anonymous"),
+        }
+    }
+}
+
+/// Why no session was opened.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum OpenError {
+    /// No such server entry is configured.
+    #[error("no server of that name is configured")]
+    UnknownServer,
+    /// The cap on sessions is reached.
+    #[error("the limit on open sessions is reached")]
+    TooManySessions,
+    /// The gateway is stopping.
+    #[error("the gateway is stopping")]
+    Stopping,
+}
+
+/// Where sessions are opened and found.
+pub trait Gate: Send + Sync + 'static {
+    /// Its sessions.
+    type Session: Session;
+
+    /// Opens a session; its `initialize` follows as its first message.
+    fn open(
+        &self,
+        principal: &Principal,
+        endpoint: Endpoint,
+        kind: Downstream,
+    ) -> Result<Arc<Self::Session>, OpenError>;
+
+    /// The session with this wire id, if it belongs to this principal and this endpoint.
+    fn find(
+        &self,
+        id: &str,
+        principal: &Principal,
+        endpoint: &Endpoint,
+    ) -> Option<Arc<Self::Session>>;
+}
+
+/// One session, as its client's connections see it. No method blocks.
+pub trait Session: Send + Sync + 'static {
+    /// The parts of an answer.
+    type Parts: Parts;
+
+    /// The wire id: visible ASCII, unguessable.
+    fn id(&self) -> &str;
+    /// The revision that was negotiated with the client, once it was.
+    fn version(&self) -> Option<Version>;
+    /// Takes the message of a POST.
+    fn post(self: &Arc<Self>, message: Message, accept: Accept) -> Self::Parts;
+    /// Opens the GET stream, after the cursor of `Last-Event-ID` if there is one.
+    fn listen(self: &Arc<Self>, cursor: Option<Box<str>>) -> Self::Parts;
+    /// Attaches the pipe: each part is an event with one message.
+    fn pipe(self: &Arc<Self>) -> Self::Parts;
+    /// Takes one line of the pipe's client.
+    fn line(&self, message: Result<Message, ParseError>);
+    /// Ends the session.
+    fn close(&self);
+}
+
+/// The parts of one answer, as they come. Dropping it says that the connection is gone.
+pub trait Parts: Send + 'static {
+    /// The next part, or nothing when the answer is complete. Cancel safe.
+    fn next(&mut self) -> impl Future<Output = Option<Part>> + Send;
+}

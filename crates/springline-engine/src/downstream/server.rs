@@ -1,0 +1,238 @@
+//! The HTTP server: listeners, connections and their end.
+//!
+//! Owns: accepting, keep-alive, the orderly stop. It must not know paths or messages.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::RwLock;
+use springline_proto::session::Downstream;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::answer::Answer;
+use super::attach;
+use super::guard::Arrival;
+use super::port::{Gate, Principal};
+use super::raised;
+use super::route::{Desk, NoRoutes, Routes};
+use super::setting::HttpSettings;
+use super::stream::Patient;
+use crate::spawn;
+
+/// The pause after an accept that failed: out of descriptors is not cured by trying at once.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// One HTTP/1.1 server over any number of listeners.
+pub struct HttpServer<G> {
+    desk: Desk<G>,
+    /// Guards the settings that new requests take; replaced whole by a reload.
+    settings: RwLock<Arc<HttpSettings>>,
+    /// Turns true when the server stops.
+    stop: watch::Sender<bool>,
+    /// Turns true when the time to finish answers is over.
+    cut: watch::Sender<bool>,
+    /// How many connections there are.
+    live: watch::Sender<usize>,
+}
+
+/// One connection, counted while it lives.
+struct Counted(watch::Sender<usize>);
+
+impl Counted {
+    fn new(live: &watch::Sender<usize>) -> Self {
+        live.send_modify(|count| *count += 1);
+        Self(live.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+impl<G: Gate> HttpServer<G> {
+    /// A server for `gate`, with the further `routes` if there are any.
+    pub fn new(gate: G, settings: HttpSettings, routes: Option<Arc<dyn Routes>>) -> Arc<Self> {
+        let (stop, stopping) = watch::channel(false);
+        let routes = routes.unwrap_or_else(|| Arc::new(NoRoutes));
+        Arc::new(Self {
+            desk: Desk {
+                gate,
+                routes,
+                stopping,
+            },
+            settings: RwLock::new(Arc::new(settings)),
+            stop,
+            cut: watch::Sender::new(false),
+            live: watch::Sender::new(0),
+        })
+    }
+
+    /// Replaces the settings; requests that are under way keep the old ones.
+    pub fn configure(&self, settings: HttpSettings) {
+        *self.settings.write() = Arc::new(settings);
+    }
+
+    /// Serves a TCP listener until the server stops. Cancel safe: connections live on.
+    pub async fn serve_tcp(self: Arc<Self>, listener: TcpListener) {
+        let arrival = match listener.local_addr() {
+            Ok(address) if !address.ip().is_loopback() => Arrival::Network,
+            _ => Arrival::Loopback,
+        };
+        let mut stopping = self.stop.subscribe();
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = raised(&mut stopping) => return,
+            };
+            match accepted {
+                Ok((stream, _)) => {
+                    // Without it small answers wait for the client's delayed acknowledgements.
+                    if let Err(error) = stream.set_nodelay(true) {
+                        tracing::debug!(%error, "TCP_NODELAY was not set");
+                    }
+                    self.connect(stream, arrival);
+                }
+                Err(error) => refuse_accept(&error).await,
+            }
+        }
+    }
+
+    /// Serves the unix socket until the server stops. Cancel safe: connections live on.
+    pub async fn serve_unix(self: Arc<Self>, listener: UnixListener) {
+        let mut stopping = self.stop.subscribe();
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = raised(&mut stopping) => return,
+            };
+            match accepted.and_then(|(stream, _)| stream.peer_cred().map(|peer| (stream, peer))) {
+                Ok((stream, peer)) => self.connect(stream, Arrival::Socket { uid: peer.uid() }),
+                Err(error) => refuse_accept(&error).await,
+            }
+        }
+    }
+
+    /// Stops: no new connection or request, GET streams end at once, answers may finish within
+    /// `grace`, then every connection is closed. Cancel safe: it may be called again.
+    pub async fn stop(&self, grace: Duration) {
+        self.stop.send_replace(true);
+        let mut live = self.live.subscribe();
+        if timeout(grace, live.wait_for(|count| *count == 0))
+            .await
+            .is_err()
+        {
+            tracing::warn!("connections were cut: they still answered when the time was over");
+        }
+        self.cut.send_replace(true);
+    }
+
+    /// How many connections there are.
+    pub fn connections(&self) -> usize {
+        *self.live.borrow()
+    }
+
+    fn connect<S>(self: &Arc<Self>, stream: S, arrival: Arrival)
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let server = Arc::clone(self);
+        let counted = Counted::new(&self.live);
+        spawn::named("http connection", async move {
+            server.converse(stream, arrival).await;
+            drop(counted);
+        });
+    }
+
+    async fn converse<S>(self: Arc<Self>, stream: S, arrival: Arrival)
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let settings = Arc::clone(&self.settings.read());
+        let stream = TokioIo::new(Patient::new(stream, settings.write_patience));
+        let server = Arc::clone(&self);
+        let service = service_fn(move |request| {
+            let server = Arc::clone(&server);
+            async move { Ok::<_, Infallible>(server.answer(request, arrival).await) }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(settings.head_patience)
+            .serve_connection(stream, service)
+            .with_upgrades();
+        let mut connection = Box::pin(connection);
+        let (mut stopping, mut cut) = (self.stop.subscribe(), self.cut.subscribe());
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = raised(&mut stopping) => {
+                connection.as_mut().graceful_shutdown();
+                tokio::select! {
+                    ended = connection => ended,
+                    () = raised(&mut cut) => Ok(()),
+                }
+            }
+        };
+        if let Err(error) = ended {
+            // Clients come and go; that is no fault of anybody.
+            tracing::debug!(%error, "an HTTP connection ended");
+        }
+    }
+
+    async fn answer(self: Arc<Self>, request: Request<Incoming>, arrival: Arrival) -> Answer {
+        let settings = Arc::clone(&self.settings.read());
+        if let (Arrival::Socket { uid }, attach::PATH) = (arrival, request.uri().path()) {
+            return self.attach(request, uid, &settings);
+        }
+        self.desk.answer(request, arrival, &settings).await
+    }
+
+    /// Opens a session for `connect` and hands the connection over to its frames.
+    fn attach(
+        self: &Arc<Self>,
+        mut request: Request<Incoming>,
+        uid: u32,
+        settings: &HttpSettings,
+    ) -> Answer {
+        let endpoint = match attach::requested(&request) {
+            Ok(endpoint) => endpoint,
+            Err(answer) => return answer,
+        };
+        let opened = self
+            .desk
+            .gate
+            .open(&Principal::Uid(uid), endpoint, Downstream::Pipe);
+        let session = match opened {
+            Ok(session) => session,
+            Err(error) => return attach::refused(error),
+        };
+        let pipe = attach::Pipe {
+            session,
+            frame_max: settings.body_max,
+            heartbeat: settings.heartbeat,
+            stopping: self.stop.subscribe(),
+            cut: self.cut.subscribe(),
+        };
+        let upgrade = hyper::upgrade::on(&mut request);
+        let counted = Counted::new(&self.live);
+        spawn::named("connect pipe", async move {
+            pipe.run(upgrade).await;
+            drop(counted);
+        });
+        attach::switching()
+    }
+}
+
+async fn refuse_accept(error: &std::io::Error) {
+    tracing::warn!(%error, "a connection could not be accepted");
+    sleep(ACCEPT_PAUSE).await;
+}
