@@ -4,6 +4,11 @@
 //! messages say. A connection that breaks ends its session: the frames leave room for taking a
 //! session up again, but nothing keeps one yet.
 
+#![expect(
+    clippy::result_large_err,
+    reason = "an answer that refuses is built once and sent at once"
+)]
+
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -117,11 +117,10 @@ fn split_port(authority: &str) -> Option<(&str, Option<u16>)> {
     }
     match rest.strip_prefix(':') {
         None if rest.is_empty() => Some((name, None)),
-        None => None,
         Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
             port.parse().ok().map(|port| (name, Some(port)))
         }
-        Some(_) => None,
+        None | Some(_) => None,
     }
 }
 

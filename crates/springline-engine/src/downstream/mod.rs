@@ -8,6 +8,7 @@
 pub mod answer;
 pub mod attach;
 pub mod body;
+mod call;
 pub mod frame;
 pub mod guard;
 pub mod listen;

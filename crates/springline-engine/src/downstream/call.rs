@@ -1,0 +1,335 @@
+//! One request on `/mcp` or `/mcp/{server}`.
+//!
+//! Owns: what POST, GET and DELETE ask of a session, and the statuses of refusals from the media
+//! types on (DESIGN.md section 5, "HTTP answers"). It must not know what an accepted message does.
+
+#![expect(
+    clippy::result_large_err,
+    reason = "an answer that refuses is built once and sent at once"
+)]
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, StatusCode, header, request};
+use http_body::Body;
+use springline_proto::error::{Fault, FaultKind};
+use springline_proto::json::Pieces;
+use springline_proto::message::{Kind, Message, ParseError, ParseErrorKind};
+use springline_proto::session::{Accept, Downstream, Endpoint, Part};
+use springline_proto::version::Version;
+
+use super::answer::{self, Answer, AnswerBody, EventBody, StreamManners};
+use super::body::{self, ReadError};
+use super::guard;
+use super::port::{Gate, OpenError, Parts as _, Principal, Session};
+use super::route::{Desk, INVALID_REQUEST};
+use super::setting::HttpSettings;
+
+/// The one code of ours inside the reserved range: clients key on it (DESIGN.md section 5).
+const SESSION_NOT_FOUND: i32 = -32001;
+const SESSION_HEADER: HeaderName = HeaderName::from_static("mcp-session-id");
+const VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const CURSOR_HEADER: HeaderName = HeaderName::from_static("last-event-id");
+/// One request on an endpoint of the protocol, past place and credentials.
+pub(crate) struct Call<'a, G> {
+    pub(crate) desk: &'a Desk<G>,
+    pub(crate) head: &'a request::Parts,
+    pub(crate) principal: Principal,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) settings: &'a HttpSettings,
+}
+
+impl<G: Gate> Call<'_, G> {
+    /// One message of the client.
+    pub(crate) async fn post<B>(&self, body: B) -> Answer
+    where
+        B: Body<Data = Bytes> + Send,
+    {
+        if !guard::is_json(&self.head.headers) {
+            let text = "the body must be announced as Content-Type: application/json";
+            return close(answer::refuse(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                None,
+                INVALID_REQUEST,
+                text,
+            ));
+        }
+        let Some(accept) = guard::accept_post(&self.head.headers) else {
+            let text = "Accept must allow application/json and text/event-stream";
+            return close(answer::refuse(
+                StatusCode::NOT_ACCEPTABLE,
+                None,
+                INVALID_REQUEST,
+                text,
+            ));
+        };
+        let body = match read_body(self.head, body, self.settings).await {
+            Ok(body) => body,
+            Err(answer) => return answer,
+        };
+        let message = match Message::parse(body) {
+            Ok(message) => message,
+            Err(error) => return self.refuse_unreadable(&error),
+        };
+        if message.kind() == Kind::Request && message.method().as_deref() == Some("initialize") {
+            return self.initialize(message, accept).await;
+        }
+        let id = message.id();
+        let session = match self.session(id.as_deref()) {
+            Ok(session) => session,
+            Err(answer) => return answer,
+        };
+        let parts = session.post(message, accept);
+        self.first(parts, id, None).await
+    }
+
+    /// A new session, whatever session id the request may carry: some clients send a stale one.
+    async fn initialize(&self, message: Message, accept: Accept) -> Answer {
+        let id = message.id();
+        let opened = self
+            .desk
+            .gate
+            .open(&self.principal, self.endpoint.clone(), Downstream::Http);
+        let session = match opened {
+            Ok(session) => session,
+            Err(error) => return refuse_open(error, id.as_deref()),
+        };
+        let parts = session.post(message, accept);
+        self.first(parts, id, HeaderValue::from_str(session.id()).ok())
+            .await
+    }
+
+    /// The stream of messages outside any call.
+    pub(crate) async fn get(&self) -> Answer {
+        if !guard::accepts_stream(&self.head.headers) {
+            let text = "Accept must allow text/event-stream";
+            return answer::refuse(StatusCode::NOT_ACCEPTABLE, None, INVALID_REQUEST, text);
+        }
+        let session = match self.session(None) {
+            Ok(session) => session,
+            Err(answer) => return answer,
+        };
+        let cursor = match self
+            .head
+            .headers
+            .get(&CURSOR_HEADER)
+            .map(HeaderValue::to_str)
+        {
+            // An empty one says that no event has been seen.
+            None | Some(Ok("")) => None,
+            Some(Ok(text)) => Some(Box::from(text)),
+            Some(Err(_)) => {
+                return bad_request(None, "Last-Event-ID is not a cursor of this session");
+            }
+        };
+        let mut parts = session.listen(cursor);
+        match parts.next().await {
+            Some(Part::Begin) => {
+                let manners = StreamManners {
+                    heartbeat: self.settings.heartbeat,
+                    stopping: Some(self.desk.stopping.clone()),
+                };
+                answer::stream(EventBody::new(parts, manners))
+            }
+            Some(Part::Refuse { status, body }) => refused(status, body),
+            Some(Part::Accepted | Part::Json(_) | Part::Event { .. } | Part::End) | None => {
+                session_not_found(None)
+            }
+        }
+    }
+
+    /// The end of the session.
+    pub(crate) fn delete(&self) -> Answer {
+        match self.session(None) {
+            Ok(session) => {
+                session.close();
+                answer::bare(StatusCode::NO_CONTENT)
+            }
+            Err(answer) => answer,
+        }
+    }
+
+    /// The session of a request that needs one, with its version header checked.
+    ///
+    /// A revision that we know but that was not negotiated is let pass: it is supported, which is
+    /// all that 2025-11-25 basic/transports asks for, and some clients send the one that they asked
+    /// for instead of the one that they got.
+    fn session(&self, id: Option<&[u8]>) -> Result<Arc<G::Session>, Answer> {
+        let Some(value) = self.head.headers.get(&SESSION_HEADER) else {
+            let text = "the Mcp-Session-Id header is missing: send `initialize` first, then the id \
+                        of its answer with every request";
+            return Err(bad_request(id, text));
+        };
+        let is_single = self.head.headers.get_all(&SESSION_HEADER).iter().count() == 1;
+        let session = value
+            .to_str()
+            .ok()
+            .filter(|_| is_single)
+            .and_then(|value| self.desk.gate.find(value, &self.principal, &self.endpoint))
+            .ok_or_else(|| session_not_found(id))?;
+        if self.head.headers.contains_key(&VERSION_HEADER) {
+            let version = guard::single(&self.head.headers, &VERSION_HEADER);
+            if version
+                .and_then(|version| Version::parse(version.trim()))
+                .is_none()
+            {
+                let known = Version::ALL.map(Version::as_str).join(", ");
+                let text =
+                    format!("MCP-Protocol-Version names no supported revision; they are {known}");
+                return Err(bad_request(id, &text));
+            }
+        }
+        Ok(session)
+    }
+
+    /// A body that is no message: 400, with what is wrong with it.
+    fn refuse_unreadable(&self, error: &ParseError) -> Answer {
+        let text = match error.kind {
+            ParseErrorKind::Batch { .. } if self.is_batch_era() => {
+                "batches are not supported by this gateway, though 2025-03-26 has them: send each \
+                 message in a POST of its own; nothing of this one was run"
+                    .to_owned()
+            }
+            ParseErrorKind::Batch { .. } => {
+                "batches are not supported: a body is one message; nothing was run".to_owned()
+            }
+            kind => kind.to_string(),
+        };
+        answer::refuse(
+            StatusCode::BAD_REQUEST,
+            error.id.as_deref(),
+            error.code(),
+            &text,
+        )
+    }
+
+    fn is_batch_era(&self) -> bool {
+        self.session(None)
+            .is_ok_and(|session| session.version() == Some(Version::V2025_03_26))
+    }
+
+    /// Answers with the first part, and with the rest if it begins a stream. A session that the
+    /// message opened is named, unless it is known that it failed.
+    async fn first(
+        &self,
+        mut parts: <G::Session as Session>::Parts,
+        id: Option<Bytes>,
+        opened: Option<HeaderValue>,
+    ) -> Answer {
+        match parts.next().await {
+            Some(Part::Accepted) => answer::bare(StatusCode::ACCEPTED),
+            Some(Part::Json(pieces)) => {
+                // A failed `initialize` has opened no session.
+                let opened = opened.filter(|_| is_result(&pieces));
+                named(answer::json(StatusCode::OK, pieces), opened)
+            }
+            Some(Part::Begin) => {
+                let manners = StreamManners {
+                    heartbeat: self.settings.heartbeat,
+                    stopping: None,
+                };
+                named(answer::stream(EventBody::new(parts, manners)), opened)
+            }
+            Some(Part::Refuse { status, body }) => refused(status, body),
+            Some(Part::Event { .. } | Part::End) | None => match id {
+                Some(id) => answer::json(
+                    StatusCode::OK,
+                    Fault::new(FaultKind::SessionEnded).response(&id),
+                ),
+                None => answer::bare(StatusCode::ACCEPTED),
+            },
+        }
+    }
+}
+
+fn named(mut answer: Answer, session: Option<HeaderValue>) -> Answer {
+    if let Some(session) = session {
+        answer.headers_mut().insert(SESSION_HEADER, session);
+    }
+    answer
+}
+
+fn is_result(pieces: &Pieces) -> bool {
+    Message::parse(pieces.to_bytes()).is_ok_and(|message| message.kind() == Kind::Result)
+}
+
+fn refused(status: u16, body: Bytes) -> Answer {
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
+    answer::json(status, AnswerBody::from(body))
+}
+
+/// One body for a session that is unknown, ended, another principal's or another endpoint's.
+fn session_not_found(id: Option<&[u8]>) -> Answer {
+    answer::refuse(
+        StatusCode::NOT_FOUND,
+        id,
+        SESSION_NOT_FOUND,
+        "Session not found",
+    )
+}
+
+fn refuse_open(error: OpenError, id: Option<&[u8]>) -> Answer {
+    let kind = match error {
+        OpenError::UnknownServer => {
+            let text = error.to_string();
+            return answer::refuse(StatusCode::NOT_FOUND, id, INVALID_REQUEST, &text);
+        }
+        OpenError::TooManySessions => FaultKind::TooManyPending,
+        OpenError::Stopping => FaultKind::ShuttingDown,
+    };
+    let fault = Fault::new(kind).because(error.to_string());
+    answer::json(StatusCode::OK, fault.response(id.unwrap_or(b"null")))
+}
+
+/// Reads the body of a request, or answers why not.
+pub(crate) async fn read_body<B>(
+    head: &request::Parts,
+    body: B,
+    settings: &HttpSettings,
+) -> Result<Bytes, Answer>
+where
+    B: Body<Data = Bytes> + Send,
+{
+    let max = settings.body_max;
+    // Who asks before writing is told before writing.
+    let is_asking = head.headers.contains_key(header::EXPECT);
+    let is_over = body.size_hint().lower() > max as u64;
+    let read = if is_asking && is_over {
+        Err(ReadError::TooLarge { max })
+    } else {
+        body::read(body, max, settings.read_patience).await
+    };
+    read.map_err(|error| match error {
+        ReadError::TooLarge { max } => {
+            let text = format!("the body is larger than the limit of {max} bytes; see `bodyMax`");
+            close(answer::refuse(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                None,
+                INVALID_REQUEST,
+                &text,
+            ))
+        }
+        ReadError::Stalled | ReadError::Broken => {
+            let text = error.to_string();
+            close(answer::refuse(
+                StatusCode::BAD_REQUEST,
+                None,
+                INVALID_REQUEST,
+                &text,
+            ))
+        }
+    })
+}
+
+/// Says that the connection ends here: what is left of the request's body is in its way.
+fn close(mut answer: Answer) -> Answer {
+    answer
+        .headers_mut()
+        .insert(header::CONNECTION, HeaderValue::from_static("close"));
+    answer
+}
+
+fn bad_request(id: Option<&[u8]>, message: &str) -> Answer {
+    answer::refuse(StatusCode::BAD_REQUEST, id, INVALID_REQUEST, message)
+}
