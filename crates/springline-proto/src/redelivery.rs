@@ -415,7 +415,7 @@ mod tests {
         let stream = log.open(br#""x""#);
         let first = log.prime(stream);
         let last = log.push(Moment::default(), &limits, stream, &data("a"), true);
-        log.expire(Moment(Duration::from_mins(60)), &limits);
+        log.expire(Moment(Duration::from_hours(1)), &limits);
         assert_eq!(
             log.resume(&first),
             Resume::Lost {

@@ -305,3 +305,6 @@ impl Session {
         self.entries = entries;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -102,14 +102,6 @@ impl Session {
         let Some(number) = self.exchanges.remove(&exchange) else {
             return;
         };
-        if self.phase == Phase::Opening {
-            let opens = |pending: &super::Pending| pending.method == Method::Initialize;
-            if self.pending.get(&number).is_some_and(opens) {
-                // The session's id was in the answer that nobody heard.
-                self.close(now, &Fault::new(FaultKind::SessionEnded));
-                return;
-            }
-        }
         self.set_undecided(number, None);
         let Some(pending) = self.pending.get_mut(&number) else {
             return;
@@ -120,6 +112,10 @@ impl Session {
             }
             Outlet::Stream(..) | Outlet::Pipe | Outlet::Post(..) | Outlet::Gone => Outlet::Gone,
         };
+        if self.phase == Phase::Opening && pending.method == Method::Initialize {
+            // The session's id was in the answer that nobody heard.
+            self.close(now, &Fault::new(FaultKind::SessionEnded));
+        }
     }
 
     /// Something that came after the end of the session.

@@ -1,0 +1,332 @@
+//! The language of the scripts.
+//!
+//! A line that starts with `<` is an output; every other line is an input. [`run`] plays the inputs
+//! and compares the transcript with the script. `"jsonrpc":"2.0"` is left out on both sides, and an
+//! error of our own is shown by its name and outcome. Cursors are numbered as they appear (`#1`).
+//!
+//! | input | means |
+//! |---|---|
+//! | `c {…}` | the client writes a line to the pipe |
+//! | `p1 {…}` / `j1 {…}` | POST 1; `j`: the client takes JSON alone |
+//! | `x1` | the connection of POST 1 broke |
+//! | `g1`, `g1 #2` | connection 1 opens (GET or pipe), with a cursor |
+//! | `z1` | connection 1 is gone |
+//! | `+500` | so many milliseconds later, with a timer |
+//! | `close` | the session ends |
+//! | `SERVER EVENT …` | an upstream reports |
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::call::{CallKey, ClientExchange, Connection, Generation, Moment, SessionKey};
+use crate::error::{Fault, FaultKind};
+use crate::message::Message;
+use crate::method::ListKind;
+use crate::session::*;
+use crate::upstream::{self, SessionEvent};
+
+pub(super) const KEY: SessionKey = SessionKey(1);
+
+pub(super) fn one(downstream: Downstream) -> SessionConfig {
+    SessionConfig {
+        key: KEY,
+        endpoint: Endpoint::One("time".into()),
+        downstream,
+        settings: SessionSettings::default(),
+        cursor_key: [7; 32],
+        entries: Vec::new(),
+    }
+}
+
+/// Plays `script` after `before`, and compares the transcript of the former.
+#[track_caller]
+pub(super) fn run_after(config: SessionConfig, before: &str, script: &str) {
+    let mut player = Player::new(config);
+    for line in inputs(before) {
+        player.play(line);
+    }
+    let mut transcript = String::new();
+    for line in inputs(script) {
+        writeln!(transcript, "{line}").unwrap();
+        for output in player.play(line) {
+            writeln!(transcript, "< {output}").unwrap();
+        }
+    }
+    let expected: String = script
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .fold(String::new(), |all, line| all + line + "\n");
+    assert!(
+        transcript == expected,
+        "the transcript is:\n{transcript}\nbut should be:\n{expected}"
+    );
+}
+
+#[track_caller]
+pub(super) fn run(config: SessionConfig, script: &str) {
+    run_after(config, "", script);
+}
+
+fn inputs(script: &str) -> impl Iterator<Item = &str> {
+    script
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('<'))
+}
+
+pub(super) struct Player {
+    pub(super) session: Session,
+    now: Moment,
+    cursors: BTreeMap<Arc<str>, usize>,
+}
+
+impl Player {
+    pub(super) fn new(config: SessionConfig) -> Self {
+        let now = Moment(Duration::from_secs(1));
+        Self {
+            session: Session::new(config, now),
+            now,
+            cursors: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn play(&mut self, line: &str) -> Vec<String> {
+        let input = self.input(line);
+        self.session.handle(self.now, input);
+        let mut out = Vec::new();
+        while let Some(output) = self.session.poll() {
+            out.push(self.show(output));
+        }
+        out
+    }
+
+    fn input(&mut self, line: &str) -> Input {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let number = || word[1..].parse::<u64>().ok();
+        match (word.as_bytes()[0], number()) {
+            (b'c', None) if word == "c" => match Message::parse(full(rest)) {
+                Ok(message) => Input::Message {
+                    exchange: None,
+                    accept: Accept::Both,
+                    message,
+                },
+                Err(error) => Input::Malformed(error),
+            },
+            (b'p' | b'j', Some(n)) => Input::Message {
+                exchange: Some(ClientExchange(n)),
+                accept: if word.starts_with('j') {
+                    Accept::Json
+                } else {
+                    Accept::Both
+                },
+                message: Message::parse(full(rest)).unwrap(),
+            },
+            (b'x', Some(n)) => Input::ExchangeGone(ClientExchange(n)),
+            (b'g', Some(n)) => Input::StreamOpened {
+                connection: Connection(n),
+                cursor: (!rest.is_empty()).then(|| self.cursor(rest)),
+            },
+            (b'z', Some(n)) => Input::StreamClosed(Connection(n)),
+            (b'+', Some(n)) => {
+                self.now = self.now.after(Duration::from_millis(n));
+                Input::Timer
+            }
+            _ if word == "close" => Input::Close,
+            _ if word == "entries" => Input::Entries(serverless(rest)),
+            _ => Input::Upstream {
+                server: word.into(),
+                event: event(rest),
+            },
+        }
+    }
+
+    fn cursor(&self, text: &str) -> Box<str> {
+        let number = text
+            .strip_prefix('#')
+            .and_then(|text| text.parse::<usize>().ok());
+        let known = self.cursors.iter().find(|(_, n)| Some(**n) == number);
+        known.map_or(text, |(cursor, _)| cursor).into()
+    }
+
+    fn show(&mut self, output: Output) -> String {
+        match output {
+            Output::ToExchange { exchange, part } => format!("{exchange} {}", self.part(part)),
+            Output::ToStream { connection, part } => format!("g{connection} {}", self.part(part)),
+            Output::ToUpstream { server, input } => format!("{server} {}", show_input(*input)),
+            Output::Remember { server, what } => match what {
+                Known::Initialize(_) => format!("remember {server} initialize"),
+                Known::List(kind, pages) => format!("remember {server} {kind:?} {}", pages.len()),
+            },
+            Output::Emit(event) => format!("emit {event:?}"),
+            Output::Closed => "closed".to_owned(),
+        }
+    }
+
+    fn part(&mut self, part: Part) -> String {
+        match part {
+            Part::Accepted => "202".to_owned(),
+            Part::Json(pieces) => format!("json {}", brief(&pieces.to_bytes())),
+            Part::Refuse { status, body } => format!("{status} {}", brief(&body)),
+            Part::Begin => "begin".to_owned(),
+            Part::End => "end".to_owned(),
+            Part::Event { id, retry, data } => {
+                let mut text = "event".to_owned();
+                if let Some(id) = id {
+                    let next = self.cursors.len() + 1;
+                    let number = self.cursors.entry(id).or_insert(next);
+                    write!(text, " #{number}").unwrap();
+                }
+                if let Some(retry) = retry {
+                    write!(text, " retry {}", retry.as_millis()).unwrap();
+                }
+                if !data.is_empty() {
+                    write!(text, " {}", brief(&data.to_bytes())).unwrap();
+                }
+                text
+            }
+        }
+    }
+}
+
+fn event(text: &str) -> SessionEvent {
+    let mut words = text.splitn(2, ' ');
+    let (kind, rest) = (words.next().unwrap(), words.next().unwrap_or(""));
+    let (first, last) = rest.split_once(' ').unwrap_or((rest, ""));
+    let key = |text: &str| CallKey {
+        session: KEY,
+        number: text.parse().unwrap(),
+    };
+    let related = (first != "-" && first.parse::<u64>().is_ok()).then(|| key(first));
+    let message = |text: &str| Message::parse(full(text)).unwrap();
+    let generation = |text: &str| Generation(text.parse().unwrap());
+    match kind {
+        "started" => SessionEvent::Started {
+            key: key(first),
+            result: bytes(last),
+        },
+        "answer" => {
+            let text = last.replacen('{', r#"{"id":99,"#, 1);
+            SessionEvent::Answer {
+                key: key(first),
+                message: message(&text),
+            }
+        }
+        "failed" => SessionEvent::Failed {
+            key: key(first),
+            fault: Fault::new(FaultKind::ServerStartFailed),
+            server_error: (!last.is_empty()).then(|| bytes(last)),
+        },
+        "notify" => SessionEvent::Notification {
+            related,
+            message: message(last),
+        },
+        "ask" => {
+            let (gen_text, last) = last.split_once(' ').unwrap();
+            let generation = generation(gen_text);
+            SessionEvent::Request {
+                related,
+                generation,
+                message: message(last),
+            }
+        }
+        "withdrawn" => {
+            let (id, last) = last.split_once(' ').unwrap();
+            let (generation, id) = (generation(first), bytes(id));
+            SessionEvent::Withdrawn {
+                generation,
+                id,
+                message: message(last),
+            }
+        }
+        "gone" => SessionEvent::InstanceGone {
+            generation: generation(first),
+        },
+        "lost" => SessionEvent::StateLost {
+            reason: rest.into(),
+        },
+        "changed" => SessionEvent::ListChanged(list_kind(first)),
+        "listed" => SessionEvent::Listed {
+            kind: list_kind(first),
+            pages: vec![bytes(last)],
+        },
+        other => panic!("no such event: {other}"),
+    }
+}
+
+fn serverless(names: &str) -> Vec<EntryView> {
+    names
+        .split_whitespace()
+        .map(|name| EntryView {
+            name: name.into(),
+            unavailable: None,
+            remembered: None,
+        })
+        .collect()
+}
+
+fn list_kind(text: &str) -> ListKind {
+    ListKind::ALL
+        .into_iter()
+        .find(|kind| format!("{kind:?}") == text)
+        .unwrap()
+}
+
+fn show_input(input: upstream::Input) -> String {
+    use upstream::Input;
+    match input {
+        Input::Start { key, hello } => format!("start {} {}", key.number, brief(&hello.params)),
+        Input::Call { key, message } => format!("call {} {}", key.number, brief(message.bytes())),
+        Input::Notify { message } => format!("notify {}", brief(message.bytes())),
+        Input::Reply {
+            generation,
+            id,
+            message,
+        } => {
+            format!(
+                "reply {generation} {} {}",
+                text(&id),
+                brief(message.bytes())
+            )
+        }
+        Input::Cancel { key, message } => {
+            let message = message
+                .map(|message| brief(message.bytes()))
+                .unwrap_or_default();
+            format!("cancel {} {message}", key.number)
+        }
+        Input::Asking { key, begins } => format!("asking {} {begins}", key.number),
+        Input::Attached(attached) => format!("attached {attached}"),
+        Input::Close { fault, end_session } => {
+            format!("close {} {end_session}", fault.kind.as_str())
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+fn bytes(text: &str) -> Bytes {
+    Bytes::copy_from_slice(text.as_bytes())
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn full(text: &str) -> Bytes {
+    bytes(&text.replacen('{', r#"{"jsonrpc":"2.0","#, 1))
+}
+
+/// Also checks that what the client gets is valid.
+fn brief(bytes: &[u8]) -> String {
+    let value: serde_json::Value = serde_json::from_slice(bytes).expect("valid JSON");
+    let code = &value["error"]["data"]["code"];
+    if let Some(code) = code.as_str() {
+        let outcome = value["error"]["data"]["outcome"].as_str().unwrap();
+        return format!("{} {code} {outcome}", value["id"]);
+    }
+    text(bytes).replacen(r#""jsonrpc":"2.0","#, "", 1)
+}
