@@ -13,7 +13,14 @@ use crate::say;
 /// A path from the root, and what its file must hold.
 type Page = (&'static str, fn() -> String);
 
-const PAGES: &[Page] = &[("docs/errors.md", springline_proto::error::reference)];
+const PAGES: &[Page] = &[
+    ("docs/config.md", springline_engine::config::reference),
+    (
+        "docs/config.schema.json",
+        springline_engine::config::schema_page,
+    ),
+    ("docs/errors.md", springline_proto::error::reference),
+];
 
 /// Writes the pages under `root`, or with `check` only tells which would change; that is an error.
 pub(crate) fn run(root: &Path, check: bool) -> anyhow::Result<()> {

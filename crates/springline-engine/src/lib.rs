@@ -10,6 +10,7 @@
 )]
 
 pub mod clock;
+pub mod config;
 pub mod downstream;
 pub mod spawn;
 pub mod upstream;

@@ -165,6 +165,8 @@ pub enum Answers {
     /// As `Primed`, and the stream ends after the priming event: the answer
     /// waits for a GET with `Last-Event-ID`.
     Polling,
+    /// As `Polling`, but the connection is dropped instead of ended.
+    Torn,
 }
 
 /// How an unknown session id is refused.
@@ -239,6 +241,16 @@ pub struct Settings {
     pub version: Option<String>,
     /// Refuses foreign `Host` and `Origin`.
     pub local_only: bool,
+    /// Writes the id of a response last, as some SDKs do.
+    pub id_last: bool,
+    /// Ends lines of an event stream by CR LF, and sends comments.
+    pub crlf: bool,
+    /// Cuts an event stream into pieces of so many bytes.
+    pub pieces: Option<usize>,
+    /// Tools on each page of `tools/list`.
+    pub page: Option<usize>,
+    /// Headers of every answer.
+    pub headers: BTreeMap<String, String>,
 }
 
 impl Default for Settings {
@@ -258,6 +270,11 @@ impl Default for Settings {
             hmac: None,
             version: None,
             local_only: false,
+            id_last: false,
+            crlf: false,
+            pieces: None,
+            page: None,
+            headers: BTreeMap::new(),
         }
     }
 }

@@ -18,7 +18,7 @@ pub const WATCHED: &str = "test://watched";
 /// Answers a method that is not common to both servers.
 pub async fn answer(call: &Call, method: &str, params: &Value) -> Outcome {
     match method {
-        "tools/list" => Outcome::value(&json!({"tools": tools(call.world.added_tools())})),
+        "tools/list" => page(call, params),
         "tools/call" => tool(call, params).await,
         "resources/list" => Outcome::value(&json!({"resources": [
             {"uri": WATCHED, "name": "watched", "mimeType": "text/plain"},
@@ -42,6 +42,24 @@ pub async fn answer(call: &Call, method: &str, params: &Value) -> Outcome {
         }
         _ => Outcome::Error(-32601, format!("Method not found: {method}")),
     }
+}
+
+fn page(call: &Call, params: &Value) -> Outcome {
+    let all = tools(call.world.added_tools());
+    let Some(size) = call.world.faults.settings().page else {
+        return Outcome::value(&json!({ "tools": all }));
+    };
+    let start = match params["cursor"].as_str().map(str::parse::<usize>) {
+        None => 0,
+        Some(Ok(at)) if at < all.len() => at,
+        Some(_) => return Outcome::Error(-32602, "Unknown cursor".to_owned()),
+    };
+    let end = start.saturating_add(size.max(1)).min(all.len());
+    let mut result = json!({"tools": all.get(start..end)});
+    if end < all.len() {
+        result["nextCursor"] = json!(end.to_string());
+    }
+    Outcome::value(&result)
 }
 
 fn read(call: &Call, uri: &str) -> Outcome {
@@ -99,6 +117,11 @@ fn tools(added: u64) -> Vec<Value> {
             "Asks for roots",
             json!({"standalone": {"type": "boolean"}}),
         ),
+        tool(
+            "ask_ping",
+            "Pings",
+            json!({"standalone": {"type": "boolean"}}),
+        ),
         tool("log", "Logs", json!({"text": text})),
         tool(
             "crash_after",
@@ -136,6 +159,16 @@ async fn tool(call: &Call, params: &Value) -> Outcome {
     if name != "crash_before" {
         execute();
     }
+    let outcome = act(call, name, id, arguments).await;
+    if let Some(gate) = arguments["gate"].as_str() {
+        call.world.gates.pass(gate).await;
+    }
+    outcome
+}
+
+/// What a tool does. Every tool also takes `gate`: it then has its effect, and
+/// answers when the gate lets it pass.
+async fn act(call: &Call, name: &str, id: &str, arguments: &Value) -> Outcome {
     match name {
         "echo" => echo(call),
         "count" => Outcome::text(&call.session.count().to_string()),
@@ -164,7 +197,9 @@ async fn tool(call: &Call, params: &Value) -> Outcome {
             }
             Outcome::text(&format!("{total} steps"))
         }
-        "ask_sampling" | "ask_elicitation" | "ask_roots" => ask(call, name, arguments).await,
+        "ask_sampling" | "ask_elicitation" | "ask_roots" | "ask_ping" => {
+            ask(call, name, arguments).await
+        }
         "log" => {
             call.log(arguments["text"].as_str().unwrap_or("hello"));
             Outcome::text("logged")
@@ -231,6 +266,7 @@ async fn ask(call: &Call, name: &str, arguments: &Value) -> Outcome {
                 "type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"],
             }}),
         ),
+        "ask_ping" => ("ping", json!({})),
         _ => ("roots/list", json!({})),
     };
     let outbox: &Outbox = if arguments["standalone"] == true {

@@ -85,6 +85,11 @@ pub fn result(id: &str, result: &str) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#)
 }
 
+/// The same with the id at the end.
+pub fn result_id_last(id: &str, result: &str) -> String {
+    format!(r#"{{"result":{result},"jsonrpc":"2.0","id":{id}}}"#)
+}
+
 /// An error response; without an id where it could not be read.
 pub fn error(id: Option<&str>, code: i64, message: &str) -> String {
     let body = json!({"code": code, "message": message});

@@ -78,6 +78,9 @@ pub struct Flags {
     /// Answers `initialize` with a version that nobody knows.
     #[arg(long)]
     pub bad_version: bool,
+    /// Writes the id of a response last.
+    #[arg(long)]
+    pub id_last: bool,
     /// Never answers this method; `all` for every method.
     #[arg(long)]
     pub never_answer: Option<String>,
@@ -91,8 +94,11 @@ pub async fn run(face: Face, flags: Flags) -> io::Result<u8> {
         Some(path) => Account::with_ledger(path)?,
         None => Account::default(),
     };
-    let world = Arc::new(World::new(face, Faults::new(Settings::default()), account));
-    world.account.event("start", &json!({}));
+    let settings = Settings {
+        id_last: flags.id_last,
+        ..Settings::default()
+    };
+    let world = Arc::new(World::new(face, Faults::new(settings), account));
     let control = if flags.control {
         let server = FaultServer::serve(Arc::clone(&world), None, true).await?;
         let url = server.url.replace("/mcp", "/__control");
@@ -105,10 +111,8 @@ pub async fn run(face: Face, flags: Flags) -> io::Result<u8> {
     if flags.grandchild {
         grandchild(&world)?;
     }
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a test peer takes all that it is given, as careless servers do"
-    )]
+    // Signals and control are in place when the ledger says that it started.
+    world.account.event("start", &json!({}));
     let (pipe, lines) = mpsc::unbounded_channel();
     let mut writer = tokio::spawn(write(lines, flags.clone()));
     let reader = read(Arc::clone(&world), flags.clone(), pipe);

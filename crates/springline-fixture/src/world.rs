@@ -241,6 +241,9 @@ async fn run(call: Call, cancelled: Arc<Notify>) {
     };
     session.end(&id);
     match (outcome, &outbox) {
+        (Outcome::Result(result), _) if call.world.faults.settings().id_last => {
+            outbox.message(rpc::result_id_last(&id, &result));
+        }
         (Outcome::Result(result), _) => outbox.message(rpc::result(&id, &result)),
         (Outcome::Error(code, message), _) => {
             outbox.message(rpc::error(Some(&id), code, &message));

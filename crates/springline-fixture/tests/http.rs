@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use springline_fixture::{Action, Answers, FaultServer, Reply, Rule};
 
@@ -16,12 +17,12 @@ struct Answer {
 }
 
 /// One request on a connection of its own; an error if it was cut.
-async fn send(
+async fn start(
     server: &FaultServer,
     method: &str,
     headers: &[(&str, &str)],
     body: &str,
-) -> Result<Answer, hyper::Error> {
+) -> Result<hyper::Response<Incoming>, hyper::Error> {
     let stream = tokio::net::TcpStream::connect(server.address())
         .await
         .expect("the server listens");
@@ -39,7 +40,27 @@ async fn send(
     let request = request
         .body(Full::new(Bytes::from(body.to_owned())))
         .expect("the request is well formed");
-    let response = sender.send_request(request).await?;
+    sender.send_request(request).await
+}
+
+/// Reads a body until it contains the text.
+async fn read_until(body: &mut Incoming, end: &str) -> String {
+    let mut text = String::new();
+    while !text.contains(end) {
+        let frame = body.frame().await.unwrap().unwrap();
+        text.push_str(std::str::from_utf8(frame.data_ref().unwrap()).unwrap());
+    }
+    text
+}
+
+/// The same, with the whole body.
+async fn send(
+    server: &FaultServer,
+    method: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> Result<Answer, hyper::Error> {
+    let response = start(server, method, headers, body).await?;
     let status = response.status().as_u16();
     let headers = response
         .headers()
@@ -275,4 +296,102 @@ async fn rmcp_client_understands_the_server() {
     .unwrap();
     assert_eq!(answer["result"]["content"][0]["text"], "charged r");
     assert_eq!(server.log().executed("r"), 1);
+}
+
+#[tokio::test]
+async fn a_torn_answer_is_resumed_in_pieces() {
+    let server = FaultServer::start().await.unwrap();
+    let session = open(&server).await;
+    server.faults().set(|s| {
+        s.answers = Answers::Torn;
+        s.pieces = Some(1);
+        s.crlf = true;
+        s.id_last = true;
+    });
+    let headers = [("mcp-session-id", session.as_str())];
+    let text = call("1", "echo", r#"{"id":"é"}"#);
+    let torn = start(&server, "POST", &headers, &text).await.unwrap();
+    let mut torn = torn.into_body();
+    read_until(&mut torn, "id: 2-0\r\n").await;
+    assert!(torn.collect().await.is_err());
+    let headers = [
+        ("mcp-session-id", session.as_str()),
+        ("last-event-id", "2-0"),
+    ];
+    let resumed = send(&server, "GET", &headers, "").await.unwrap();
+    assert!(resumed.body.starts_with(": a comment\r\nid: 2-2\r\ndata: "));
+    assert!(resumed.body.ends_with(",\"id\":1}\r\n\r\n"));
+}
+
+#[tokio::test]
+async fn pages_hold_every_tool_once() {
+    let server = FaultServer::start().await.unwrap();
+    let session = open(&server).await;
+    server.faults().set(|s| s.page = Some(7));
+    let mut names = std::collections::BTreeSet::new();
+    let mut params = "{}".to_owned();
+    loop {
+        let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{params}}}"#);
+        let answer = post(&server, &session, &text).await.unwrap();
+        let answer: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
+        for tool in answer["result"]["tools"].as_array().unwrap() {
+            assert!(names.insert(tool["name"].to_string()));
+        }
+        match answer["result"]["nextCursor"].as_str() {
+            Some(cursor) => params = format!(r#"{{"cursor":"{cursor}"}}"#),
+            None => break,
+        }
+    }
+    assert!(names.len() > 14);
+}
+
+#[tokio::test]
+async fn a_subscriber_gets_the_update_on_its_get_stream() {
+    let server = FaultServer::start().await.unwrap();
+    let session = open(&server).await;
+    let text = r#"{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"test://watched"}}"#;
+    post(&server, &session, text).await.unwrap();
+    server.world().update_resource();
+    server.world().add_tool();
+    let headers = [("mcp-session-id", session.as_str())];
+    let mut body = start(&server, "GET", &headers, "")
+        .await
+        .unwrap()
+        .into_body();
+    let text = read_until(&mut body, "list_changed").await;
+    assert!(text.contains("resources/updated"));
+}
+
+#[tokio::test]
+async fn a_question_on_the_call_stream_is_answered_by_a_post() {
+    let server = FaultServer::start().await.unwrap();
+    let session = open(&server).await;
+    let headers = [("mcp-session-id", session.as_str())];
+    let text = call("1", "ask_roots", "{}");
+    let response = start(&server, "POST", &headers, &text).await.unwrap();
+    assert_eq!(response.headers()["content-type"], "text/event-stream");
+    let mut body = response.into_body();
+    read_until(&mut body, r#""id":1,"method":"roots/list""#).await;
+    let answer = r#"{"jsonrpc":"2.0","id":1,"result":{"roots":[]}}"#;
+    post(&server, &session, answer).await.unwrap();
+    read_until(&mut body, r#""structuredContent":{"roots":[]}"#).await;
+}
+
+#[tokio::test]
+async fn a_server_comes_back_at_its_address_with_or_without_its_sessions() {
+    let server = FaultServer::start().await.unwrap();
+    let session = open(&server).await;
+    let (address, world) = server.stop().await;
+    let server = FaultServer::serve(world, Some(address), false)
+        .await
+        .unwrap();
+    let text = call("1", "count", "{}");
+    assert_eq!(post(&server, &session, &text).await.unwrap().status, 200);
+    let (address, _) = server.stop().await;
+    let options = springline_fixture::Options {
+        address: Some(address),
+        ..springline_fixture::Options::default()
+    };
+    let server = FaultServer::start_with(options).await.unwrap();
+    assert_eq!(post(&server, &session, &text).await.unwrap().status, 404);
 }

@@ -16,6 +16,8 @@
 pub mod call;
 pub mod error;
 pub mod frame;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod json;
 pub mod message;
 pub mod method;

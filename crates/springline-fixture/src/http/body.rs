@@ -26,7 +26,16 @@ pub(super) fn whole(bytes: impl Into<Bytes>) -> Body {
         .boxed_unsync()
 }
 
-struct Chunks(mpsc::Receiver<io::Result<Bytes>>);
+struct Chunks {
+    chunks: mpsc::Receiver<io::Result<Bytes>>,
+    cut: Option<io::Error>,
+}
+
+impl Chunks {
+    fn boxed(chunks: mpsc::Receiver<io::Result<Bytes>>) -> Body {
+        Self { chunks, cut: None }.boxed_unsync()
+    }
+}
 
 impl HttpBody for Chunks {
     type Data = Bytes;
@@ -36,9 +45,19 @@ impl HttpBody for Chunks {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        self.0
-            .poll_recv(context)
-            .map(|chunk| chunk.map(|result| result.map(Frame::data)))
+        if let Some(error) = self.cut.take() {
+            return Poll::Ready(Some(Err(error)));
+        }
+        match self.chunks.poll_recv(context) {
+            Poll::Ready(Some(Err(error))) => {
+                // An idle turn lets hyper flush what came before; an error
+                // makes it drop what it still holds.
+                self.cut = Some(error);
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+            chunk => chunk.map(|chunk| chunk.map(|result| result.map(Frame::data))),
+        }
     }
 }
 
@@ -53,12 +72,10 @@ pub(super) fn broken(text: &str) -> Body {
     let half = Bytes::copy_from_slice(&text.as_bytes()[..text.len() / 2]);
     tokio::spawn(async move {
         if chunks.send(Ok(half)).await.is_ok() {
-            // Lets the first half reach the wire before the connection goes.
-            tokio::task::yield_now().await;
             drop(chunks.send(Err(cut())).await);
         }
     });
-    Chunks(body).boxed_unsync()
+    Chunks::boxed(body)
 }
 
 /// One event as text.
@@ -69,10 +86,39 @@ pub(super) fn event(id: Option<&str>, data: &str) -> String {
     }
 }
 
+/// How events are written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Style {
+    /// `retry:` of a priming event, in milliseconds.
+    pub(super) retry_ms: u64,
+    /// Lines end by CR LF, and comments are sent.
+    pub(super) crlf: bool,
+    /// Bytes of a piece, if events are cut into pieces.
+    pub(super) pieces: Option<usize>,
+}
+
+impl Style {
+    fn chunks(self, text: &str) -> Vec<Bytes> {
+        let text = if self.crlf {
+            format!(": a comment\n{text}").replace('\n', "\r\n")
+        } else {
+            text.to_owned()
+        };
+        match self.pieces {
+            Some(size) => text
+                .as_bytes()
+                .chunks(size.max(1))
+                .map(Bytes::copy_from_slice)
+                .collect(),
+            None => vec![Bytes::from(text)],
+        }
+    }
+}
+
 /// The events of a stream from `at` on.
 ///
 /// Entries of the standalone stream count as delivered once the body took them.
-pub(super) fn events(stream: Arc<Stream>, at: usize, retry_ms: u64) -> Body {
+pub(super) fn events(stream: Arc<Stream>, at: usize, style: Style) -> Body {
     let (chunks, body) = mpsc::channel(1);
     tokio::spawn(async move {
         let mut at = at;
@@ -83,22 +129,27 @@ pub(super) fn events(stream: Arc<Stream>, at: usize, retry_ms: u64) -> Body {
             };
             let id = format!("{}-{at}", stream.number);
             at += 1;
-            let chunk = match entry {
+            let text = match entry {
                 None | Some(Entry::Close) => return,
                 Some(Entry::Spent) => continue,
-                Some(Entry::Cut) => Err(cut()),
-                Some(Entry::Priming) => Ok(format!("retry: {retry_ms}\n{}", event(Some(&id), ""))),
-                Some(Entry::Message(text)) => {
-                    Ok(event(stream.primed().then_some(id.as_str()), &text))
+                Some(Entry::Cut) => {
+                    drop(chunks.send(Err(cut())).await);
+                    return;
                 }
+                Some(Entry::Priming) => {
+                    format!("retry: {}\n{}", style.retry_ms, event(Some(&id), ""))
+                }
+                Some(Entry::Message(text)) => event(stream.primed().then_some(id.as_str()), &text),
             };
-            if chunks.send(chunk.map(Bytes::from)).await.is_err() {
-                return;
+            for chunk in style.chunks(&text) {
+                if chunks.send(Ok(chunk)).await.is_err() {
+                    return;
+                }
             }
             stream.mark(at);
         }
     });
-    Chunks(body).boxed_unsync()
+    Chunks::boxed(body)
 }
 
 /// Compresses a text.

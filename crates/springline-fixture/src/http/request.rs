@@ -64,6 +64,11 @@ pub(super) async fn handle(
             seen.status = Some(status);
         }
     });
+    for (name, value) in &exchange.settings.headers {
+        let name = http::HeaderName::try_from(name).map_err(io::Error::other)?;
+        let value = http::HeaderValue::try_from(value).map_err(io::Error::other)?;
+        answer.headers_mut().insert(name, value);
+    }
     if exchange.settings.announce_close {
         answer
             .headers_mut()
@@ -138,6 +143,14 @@ impl Exchange {
             body: body.clone(),
             number,
             context,
+        }
+    }
+
+    fn style(&self) -> body::Style {
+        body::Style {
+            retry_ms: self.settings.retry_ms,
+            crlf: self.settings.crlf,
+            pieces: self.settings.pieces,
         }
     }
 
@@ -242,7 +255,10 @@ impl Exchange {
             Ok(session) => session,
             Err(refusal) => return *refusal,
         };
-        let primed = matches!(self.settings.answers, Answers::Primed | Answers::Polling);
+        let primed = matches!(
+            self.settings.answers,
+            Answers::Primed | Answers::Polling | Answers::Torn
+        );
         let (stream, at) = match self.headers.get("last-event-id") {
             None => {
                 let Some(stream) = session.find_stream(0) else {
@@ -272,7 +288,7 @@ impl Exchange {
             Some(Action::MediaType { value }) => value.as_str(),
             _ => "text/event-stream",
         };
-        let events = body::events(stream, at, self.settings.retry_ms);
+        let events = body::events(stream, at, self.style());
         response(200, media, events)
     }
 
@@ -346,11 +362,13 @@ impl Exchange {
             _ => self.settings.answers,
         };
         let stream = session.stream();
-        if matches!(form, Answers::Primed | Answers::Polling) {
+        if matches!(form, Answers::Primed | Answers::Polling | Answers::Torn) {
             stream.push(Entry::Priming);
         }
-        if form == Answers::Polling {
-            stream.push(Entry::Close);
+        match form {
+            Answers::Polling => stream.push(Entry::Close),
+            Answers::Torn => stream.push(Entry::Cut),
+            _ => {}
         }
         // On its own task: a client that goes away does not stop the work.
         tokio::spawn(world::serve(Call {
@@ -376,7 +394,7 @@ impl Exchange {
                 _ => {}
             }
         }
-        let events = body::events(stream, 0, self.settings.retry_ms);
+        let events = body::events(stream, 0, self.style());
         response(200, "text/event-stream", events)
     }
 

@@ -152,6 +152,16 @@ impl FaultServer {
         self.world.gates.release(gate);
     }
 
+    /// Stops listening and drops every connection; gives the address, which is
+    /// free when this returns, and the world, which a later server may serve.
+    pub async fn stop(mut self) -> (SocketAddr, Arc<World>) {
+        self.listening.abort();
+        // The only outcome of an aborted endless task is that it was aborted.
+        drop((&mut self.listening).await);
+        self.drop_connections();
+        (self.address, Arc::clone(&self.world))
+    }
+
     /// Ends every connection as soon as it is idle, unannounced.
     pub fn close_idle(&self) {
         // No receiver means that there is no connection to close.

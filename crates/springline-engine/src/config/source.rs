@@ -1,0 +1,262 @@
+//! Which files are read, and what they say together.
+//!
+//! Owns the search order, the top level of a file and the merging of several. It must not know what
+//! stands inside an entry.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use indexmap::IndexMap;
+
+use super::default::Home;
+use super::document::{Member, Node, Value, duplicate, parse};
+use super::environment::{Environment, ReadError};
+use super::expand::Expander;
+use super::layer::merge;
+use super::nearest::nearest;
+use super::place::{ConfigError, Note, Place, Problem};
+use super::setting::xdg;
+use super::value::{Layer, read_block};
+
+/// The largest configuration file that is read.
+const FILE_MAX: u64 = 16 << 20;
+
+/// The longest name of a server.
+const NAME_MAX: usize = 32;
+
+/// Where the configuration comes from.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Sources {
+    /// The files of `--config`, in order. If there are none, `$SPRINGLINE_CONFIG` names the file;
+    /// if that is not set, it is `springline/config.json` in `$XDG_CONFIG_HOME` or `~/.config`.
+    pub files: Vec<PathBuf>,
+}
+
+impl Sources {
+    /// The files of `--config`.
+    pub fn from_files(files: impl IntoIterator<Item = PathBuf>) -> Sources {
+        Sources {
+            files: files.into_iter().collect(),
+        }
+    }
+
+    /// The default path, where neither `--config` nor `$SPRINGLINE_CONFIG` names a file.
+    pub fn default_path(environment: &dyn Environment) -> Option<PathBuf> {
+        xdg(environment, "XDG_CONFIG_HOME", ".config")
+            .map(|folder| folder.join("springline").join("config.json"))
+    }
+}
+
+/// What all files say together.
+#[derive(Default)]
+pub(crate) struct Gathered {
+    pub(crate) servers: IndexMap<String, Written>,
+    pub(crate) layer: Layer,
+    pub(crate) notes: Vec<Note>,
+    pub(crate) files: Vec<PathBuf>,
+}
+
+/// An entry as it stands in a file.
+pub(crate) struct Written {
+    pub(crate) node: Node,
+    /// The folder of the file.
+    pub(crate) folder: Arc<Path>,
+}
+
+/// Reads and merges the files.
+pub(crate) fn gather(
+    sources: &Sources,
+    environment: &dyn Environment,
+) -> Result<Gathered, ConfigError> {
+    let mut gathered = Gathered::default();
+    let (paths, named_by, optional) = if !sources.files.is_empty() {
+        (sources.files.clone(), "--config", false)
+    } else if let Some(path) = environment
+        .var("SPRINGLINE_CONFIG")
+        .filter(|path| !path.is_empty())
+    {
+        (vec![PathBuf::from(path)], "SPRINGLINE_CONFIG", false)
+    } else {
+        let path = Sources::default_path(environment);
+        (path.into_iter().collect(), "the default path", true)
+    };
+    if paths.is_empty() {
+        gathered.note(
+            &Place::Whole,
+            "no file was read: neither XDG_CONFIG_HOME nor HOME is set".to_owned(),
+        );
+    }
+    for path in paths {
+        match environment.read(&path, FILE_MAX) {
+            Ok(bytes) => gathered.file(&path, bytes, environment)?,
+            Err(ReadError::Io(error)) if optional && error.kind() == io::ErrorKind::NotFound => {
+                let text = format!(
+                    "there is no file {}: no servers are configured",
+                    path.display()
+                );
+                gathered.note(&Place::Whole, text);
+            }
+            Err(error) => {
+                let source = match error {
+                    ReadError::Io(error) => error,
+                    ReadError::TooLarge => io::Error::new(
+                        io::ErrorKind::FileTooLarge,
+                        format!("the file is larger than {FILE_MAX} bytes"),
+                    ),
+                };
+                return Err(ConfigError::Unreadable {
+                    path,
+                    named_by,
+                    source,
+                });
+            }
+        }
+    }
+    Ok(gathered)
+}
+
+impl Gathered {
+    fn note(&mut self, place: &Place, text: String) {
+        self.notes.push(Note {
+            place: place.clone(),
+            server: None,
+            text,
+        });
+    }
+
+    fn file(
+        &mut self,
+        path: &Path,
+        bytes: Vec<u8>,
+        environment: &dyn Environment,
+    ) -> Result<(), Problem> {
+        let start = Place::File {
+            path: Arc::from(path),
+            line: 1,
+            column: 1,
+        };
+        let text = String::from_utf8(bytes)
+            .map_err(|_| Problem::invalid(&start, "the file is not UTF-8", "save it as UTF-8"))?;
+        self.files.push(path.to_owned());
+        let Some(root) = parse(path, &text)? else {
+            self.note(&start, "the file is empty".to_owned());
+            return Ok(());
+        };
+        let folder: Arc<Path> = Arc::from(path.parent().unwrap_or(Path::new("")));
+        self.top(&root, &folder, environment)
+    }
+
+    /// Reads the top level of one file.
+    fn top(
+        &mut self,
+        root: &Node,
+        folder: &Arc<Path>,
+        environment: &dyn Environment,
+    ) -> Result<(), Problem> {
+        let mut own: IndexMap<String, &Member> = IndexMap::new();
+        let mut lists: Vec<&Member> = Vec::new();
+        for member in root.members("the configuration")? {
+            match (member.name.as_str(), &member.node.value) {
+                ("mcpServers" | "servers" | "springline", Value::Null) | ("$schema", _) => {}
+                ("mcpServers" | "servers", _) => {
+                    lists.push(member);
+                    for server in entries(member)? {
+                        check_name(server, &own)?;
+                        if let Some(first) = own.insert(server.name.clone(), server) {
+                            return Err(duplicate(first, server));
+                        }
+                    }
+                }
+                ("springline", _) => {
+                    let expander = Expander {
+                        environment,
+                        folder,
+                        entry: None,
+                    };
+                    let mut layer = Layer::new();
+                    let block = member.node.members("`springline`")?;
+                    read_block(block, Home::Top, "", &expander, &mut layer)?;
+                    merge(&mut self.layer, layer);
+                }
+                (name, _) => self.note(&member.place, ignored(name)),
+            }
+        }
+        if let [_, second] = lists.as_slice() {
+            let text = "both `mcpServers` and `servers` are given: the entries of both count";
+            self.note(&second.place, text.to_owned());
+        }
+        if lists.is_empty() && root.member("springline").is_none() {
+            self.note(
+                &root.place,
+                "the file has no `mcpServers` and no `servers`".to_owned(),
+            );
+        }
+        for (name, member) in own {
+            let written = Written {
+                node: member.node.clone(),
+                folder: Arc::clone(folder),
+            };
+            self.servers.insert(name, written);
+        }
+        Ok(())
+    }
+}
+
+/// The entries of `mcpServers` or `servers`.
+fn entries(list: &Member) -> Result<&[Member], Problem> {
+    list.node.members(&format!("`{}`", list.name))
+}
+
+/// The note for a top-level key that is not ours.
+fn ignored(name: &str) -> String {
+    match nearest(name, ["mcpServers", "servers", "springline"].into_iter()) {
+        Some(near) => format!("the key `{name}` is ignored; did you mean `{near}`?"),
+        None => format!("the key `{name}` is ignored"),
+    }
+}
+
+fn check_name(server: &Member, own: &IndexMap<String, &Member>) -> Result<(), Problem> {
+    let name = &server.name;
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    let fits = (1..=NAME_MAX).contains(&name.len()) && name.chars().all(plain);
+    if fits && !name.contains("__") {
+        return Ok(());
+    }
+    let shown: String = name.chars().take(80).collect();
+    Err(Problem::invalid(
+        &server.place,
+        format!("{shown:?} cannot be the name of a server"),
+        format!(
+            "use 1 to {NAME_MAX} of the characters A-Z a-z 0-9 _ - without __, for example `{}`",
+            suggestion(name, own)
+        ),
+    ))
+}
+
+/// A good name that is close to a bad one and not taken by an entry before it.
+fn suggestion(name: &str, own: &IndexMap<String, &Member>) -> String {
+    let mut good = String::new();
+    for c in name.chars() {
+        let c = if c.is_ascii_alphanumeric() || c == '_' {
+            c
+        } else {
+            '-'
+        };
+        if !(matches!(c, '-' | '_') && (good.is_empty() || good.ends_with(['-', '_']))) {
+            good.push(c);
+        }
+    }
+    good.truncate(NAME_MAX);
+    let good = good.trim_end_matches(['-', '_']);
+    let good = if good.is_empty() { "server" } else { good };
+    if !own.contains_key(good) {
+        return good.to_owned();
+    }
+    let stem: String = good.chars().take(NAME_MAX - 3).collect();
+    let numbered = (2..100).map(|number| format!("{stem}-{number}"));
+    numbered
+        .into_iter()
+        .find(|name| !own.contains_key(name))
+        .unwrap_or(stem)
+}
