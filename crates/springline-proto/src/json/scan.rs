@@ -269,6 +269,13 @@ impl<'a> Scanner<'a> {
 
     #[inline]
     pub(super) fn space(&mut self) {
+        // Compact JSON, the usual case, has none: one comparison.
+        if self.peek().is_some_and(|byte| byte <= b' ') {
+            self.some_space();
+        }
+    }
+
+    fn some_space(&mut self) {
         while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.peek() {
             self.at += 1;
         }
@@ -342,13 +349,31 @@ impl<'a> Scanner<'a> {
     }
 
     /// One value of any kind, inside `depth` open containers.
+    #[inline]
     pub(super) fn value(&mut self, depth: usize) -> Result<(), ScanError> {
+        match self.peek() {
+            Some(b'{' | b'[') => self.container(depth),
+            _ => self.scalar(),
+        }
+    }
+
+    #[inline]
+    fn scalar(&mut self) -> Result<(), ScanError> {
+        match self.peek() {
+            Some(b'"') => self.string().map(drop),
+            Some(b'-' | b'0'..=b'9') => self.number(),
+            Some(b't') => self.literal(b"true"),
+            Some(b'f') => self.literal(b"false"),
+            Some(b'n') => self.literal(b"null"),
+            _ => Err(self.syntax()),
+        }
+    }
+
+    /// The object or array that starts here, with all that is in it.
+    fn container(&mut self, depth: usize) -> Result<(), ScanError> {
         let mut nesting = Nesting::new(depth);
         loop {
             match self.peek() {
-                Some(b'"') => {
-                    self.string()?;
-                }
                 Some(b'{') => {
                     self.at += 1;
                     nesting.push(true)?;
@@ -366,11 +391,7 @@ impl<'a> Scanner<'a> {
                         continue;
                     }
                 }
-                Some(b'-' | b'0'..=b'9') => self.number()?,
-                Some(b't') => self.literal(b"true")?,
-                Some(b'f') => self.literal(b"false")?,
-                Some(b'n') => self.literal(b"null")?,
-                _ => return Err(self.syntax()),
+                _ => self.scalar()?,
             }
             if self.after_value(&mut nesting)? {
                 return Ok(());

@@ -55,11 +55,11 @@ impl Pieces {
         if let [only] = self.0.as_slice() {
             return only.clone();
         }
-        let mut out = BytesMut::with_capacity(self.len());
+        let mut out = Vec::with_capacity(self.len());
         for segment in &self.0 {
             out.extend_from_slice(segment);
         }
-        out.freeze()
+        Bytes::from(out)
     }
 
     /// The same JSON without line ends, for transports that frame by lines (2025-11-25

@@ -5,16 +5,17 @@
 use std::time::Duration;
 
 /// Appends one event. `data` is the concatenation of its parts and is always written, also when it is
-/// empty; a line end in it starts another data line, as the grammar asks. Line ends and NUL in `id`
-/// and `event` are left out.
+/// empty; a line end in it starts another data line, as the grammar asks. Line ends in `id`
+/// and `event` are left out, and NUL in `id`, which would make clients ignore it.
 pub fn encode_event(out: &mut Vec<u8>, id: Option<&str>, event: Option<&str>, data: &[&[u8]]) {
     let data_len: usize = data.iter().map(|part| part.len()).sum();
     out.reserve(data_len + 64);
     if let Some(id) = id {
-        field(out, b"id: ", id);
+        let kept = id.bytes().filter(|byte| *byte != b'\0');
+        field(out, b"id: ", kept);
     }
     if let Some(event) = event {
-        field(out, b"event: ", event);
+        field(out, b"event: ", event.bytes());
     }
     out.extend_from_slice(b"data: ");
     let mut after_cr = false;
@@ -31,14 +32,13 @@ pub fn encode_retry(out: &mut Vec<u8>, retry: Duration) {
 
 /// Appends a comment, which clients ignore: a heartbeat.
 pub fn encode_comment(out: &mut Vec<u8>, text: &str) {
-    field(out, b": ", text);
+    field(out, b": ", text.bytes());
     out.push(b'\n');
 }
 
-fn field(out: &mut Vec<u8>, name: &[u8], value: &str) {
+fn field(out: &mut Vec<u8>, name: &[u8], value: impl Iterator<Item = u8>) {
     out.extend_from_slice(name);
-    let kept = |byte: &u8| !matches!(byte, b'\n' | b'\r' | b'\0');
-    out.extend(value.bytes().filter(kept));
+    out.extend(value.filter(|byte| !matches!(byte, b'\n' | b'\r')));
     out.push(b'\n');
 }
 

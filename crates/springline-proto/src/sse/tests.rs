@@ -237,7 +237,7 @@ fn what_is_encoded_is_decoded_again() {
     encode_event(&mut out, Some("a-1"), None, &[b""]);
     encode_event(
         &mut out,
-        Some("a-2\ndata: forged"),
+        Some("a-2\n\0data: forged"),
         Some("message"),
         &[b"{\"x\":", b"1}"],
     );
