@@ -509,8 +509,8 @@ pub const DECLARATIONS: &[Declaration] = &[
         Home::Block,
         "ca",
         Kind::Path,
-        Preset::Nothing("the certificates of the system"),
-        "names a PEM file of certificates to trust, in place of those of the system",
+        Preset::Nothing("none"),
+        "names a PEM file of certificates to trust beside those of the system",
     ),
     other(
         Home::Block,

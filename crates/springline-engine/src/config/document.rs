@@ -12,6 +12,7 @@ use jsonc_parser::common::{Range, Ranged};
 use jsonc_parser::errors::{ParseError, ParseErrorKind};
 use jsonc_parser::{CollectOptions, ParseOptions, parse_to_ast};
 
+use super::expand::shown;
 use super::place::{Place, Problem};
 
 /// A value and its place in a file.
@@ -76,6 +77,14 @@ impl Node {
         };
         refuse_duplicates(members)?;
         Ok(members)
+    }
+
+    /// The path that this text became, for people.
+    pub(crate) fn shown_path(&self, full: &Path) -> String {
+        match &self.value {
+            Value::Text(raw) => shown(raw, full),
+            _ => full.display().to_string(),
+        }
     }
 
     /// The member called `name` of an object.

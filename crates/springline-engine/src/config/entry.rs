@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use indexmap::IndexMap;
 
+use super::build::Parts;
 use super::default::{DECLARATIONS, Home, declaration};
-use super::definition::{Definition, Parts, RESERVED_HEADERS};
+use super::definition::{Definition, RESERVED_HEADERS};
 use super::document::{Node, Value, refuse_duplicates};
 use super::env_file;
 use super::environment::Environment;
-use super::expand::{Expander, VALUE_FILE_MAX};
+use super::expand::Expander;
 use super::identity::Identity;
 use super::nearest::nearest;
 use super::place::{EntryError, Note, Place, Problem, ProblemKind};
@@ -361,15 +362,8 @@ impl RawEntry {
         let Some((place, Given::Path(path))) = layer.get("envFile") else {
             return Ok(IndexMap::new());
         };
-        let bytes = expander.read(path, VALUE_FILE_MAX, place)?;
-        let text = String::from_utf8(bytes).map_err(|_| {
-            Problem::new(
-                ProblemKind::Unreadable,
-                place,
-                format!("file {} is not UTF-8", path.display()),
-                "name a file of UTF-8 text",
-            )
-        })?;
-        env_file::parse(path, &text)
+        let shown = member.node.shown_path(path);
+        let text = expander.text(path, &shown, place)?;
+        env_file::parse(Path::new(&shown), &text)
     }
 }

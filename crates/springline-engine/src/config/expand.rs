@@ -29,7 +29,7 @@ use super::secret::Secret;
 const DEPTH_MAX: usize = 8;
 
 /// The largest `${file:…}` and `envFile` that is read.
-pub(crate) const VALUE_FILE_MAX: u64 = 1 << 20;
+const VALUE_FILE_MAX: u64 = 1 << 20;
 
 /// What the strings of one file, or of one entry in it, are expanded with.
 #[derive(Clone, Copy)]
@@ -61,20 +61,35 @@ impl Expander<'_> {
         }
     }
 
-    /// The content of a file that a value names.
-    pub(crate) fn read(&self, path: &Path, max: u64, at: &Place) -> Result<Vec<u8>, Problem> {
-        self.environment.read(path, max).map_err(|error| {
-            let why = match error {
-                ReadError::TooLarge => format!("is larger than {max} bytes"),
-                ReadError::Io(error) => format!("cannot be read: {error}"),
-            };
+    /// The text of a file of at most [`VALUE_FILE_MAX`] bytes. `shown` names it in an error: the
+    /// path may hold the value of a variable.
+    pub(crate) fn text(&self, path: &Path, shown: &str, at: &Place) -> Result<String, Problem> {
+        String::from_utf8(self.read(path, shown, at)?).map_err(|_| {
             Problem::new(
                 ProblemKind::Unreadable,
                 at,
-                format!("file {} {why}", path.display()),
-                "correct the path, or the permissions of the file",
+                format!("file {shown} is not UTF-8"),
+                "name a file of UTF-8 text",
             )
         })
+    }
+
+    /// The content of such a file.
+    pub(crate) fn read(&self, path: &Path, shown: &str, at: &Place) -> Result<Vec<u8>, Problem> {
+        self.environment
+            .read(path, VALUE_FILE_MAX)
+            .map_err(|error| {
+                let why = match error {
+                    ReadError::TooLarge => format!("is larger than {VALUE_FILE_MAX} bytes"),
+                    ReadError::Io(error) => format!("cannot be read: {error}"),
+                };
+                Problem::new(
+                    ProblemKind::Unreadable,
+                    at,
+                    format!("file {shown} {why}"),
+                    "correct the path, or the permissions of the file",
+                )
+            })
     }
 
     fn replace(&self, text: &str, at: &Place, depth: usize) -> Result<String, Problem> {
@@ -115,7 +130,9 @@ impl Expander<'_> {
     /// What stands for the text between `${` and `}`.
     fn variable(&self, inside: &str, at: &Place, depth: usize) -> Result<String, Problem> {
         if let Some(path) = inside.strip_prefix("file:") {
-            return self.file(&self.replace(path, at, depth + 1)?, at);
+            let full = self.path(&self.replace(path, at, depth + 1)?);
+            let text = self.text(&full, &shown(path, &full), at)?;
+            return Ok(text.trim().to_owned());
         }
         let named = inside.strip_prefix("env:").unwrap_or(inside);
         let (name, fallback) = match named.split_once(":-") {
@@ -154,19 +171,14 @@ impl Expander<'_> {
             )
         })
     }
+}
 
-    fn file(&self, path: &str, at: &Place) -> Result<String, Problem> {
-        let path = self.path(path);
-        let bytes = self.read(&path, VALUE_FILE_MAX, at)?;
-        let text = String::from_utf8(bytes).map_err(|_| {
-            Problem::new(
-                ProblemKind::Unreadable,
-                at,
-                format!("file {} is not UTF-8", path.display()),
-                "name a file of UTF-8 text",
-            )
-        })?;
-        Ok(text.trim().to_owned())
+/// A path for people: as it was written if a variable is part of it, else in full.
+pub(crate) fn shown(raw: &str, full: &Path) -> String {
+    if raw.contains('$') {
+        raw.to_owned()
+    } else {
+        full.display().to_string()
     }
 }
 

@@ -9,6 +9,7 @@
 //! [`ConfigError`]: at start nothing runs, at a reload nothing changes. No value that came out of a
 //! variable or a file is ever part of a message.
 
+mod build;
 pub mod default;
 mod definition;
 mod document;

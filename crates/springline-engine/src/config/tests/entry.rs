@@ -121,11 +121,6 @@ fn a_wrong_entry_says_what_is_wrong_and_how_to_mend_it() {
             "the type does not fit an entry with `url`; remove it, or write \"http\"",
         ),
         (
-            r#"{ "url": "http://ann:hunter2@h/" }"#,
-            "`url` holds a user name or password; send them as a header: \"Authorization\": \
-             \"Basic …\"",
-        ),
-        (
             r#"{ "url": "h/mcp" }"#,
             "`url` is not the URL of an HTTP server; write it in full, like \
              \"https://api.example/mcp\"",
@@ -228,6 +223,9 @@ fn a_value_that_came_out_of_a_variable_is_in_no_message() {
         r#"{ "command": "x", "springline": { "callTimeout": "${T}" } }"#,
         r#"{ "url": "http://h/", "springline": { "auth": { "type": "bearer", "token": "${T}" } } }"#,
         r#"{ "command": "x", "springline": { "replay": "${T}" } }"#,
+        r#"{ "command": "${file:/${T}}" }"#,
+        r#"{ "command": "x", "envFile": "/${T}" }"#,
+        r#"{ "url": "http://h/", "springline": { "ca": "/${T}" } }"#,
     ] {
         let message = refusal(text, &machine);
         assert!(!message.contains("hunter2"), "{message}");
@@ -242,6 +240,7 @@ fn no_debug_output_shows_a_secret() {
     for text in [
         r#"{ "command": "x", "args": ["hunter2"], "env": { "A": "hunter2" }, "envFile": ".env" }"#,
         r#"{ "url": "https://h/?k=hunter2", "headers": { "A": "hunter2" } }"#,
+        r#"{ "url": "https://hunter2:hunter2@h/mcp#hunter2" }"#,
         r#"{ "url": "https://h/${T}", "springline": { "auth": { "type": "rmq-hmac-sha256",
              "accessKey": "hunter2", "secretKey": "hunter2", "instanceId": "i" } } }"#,
     ] {

@@ -4,8 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{Machine, loaded};
+use springline_proto::settings::{SessionSettings, UpstreamSettings};
+
 use crate::config::{
-    Config, ConfigError, Definition, Listen, Overrides, ProcessEnvironment, Settings, Sources, load,
+    Config, ConfigError, Definition, EntryOptions, Listen, Overrides, ProcessEnvironment, Settings,
+    Sources, load,
 };
 
 fn load_all(files: &[&str], machine: &Machine) -> Result<Config, ConfigError> {
@@ -248,4 +251,64 @@ fn the_real_machine_reads_files_up_to_the_cap() {
         ProcessEnvironment.read(folder.path(), 4),
         Err(ReadError::Io(_))
     ));
+    assert!(
+        ProcessEnvironment.var("SPRINGLINE_EXE").is_some(),
+        "the running program"
+    );
+}
+
+#[test]
+fn the_table_and_the_machines_have_the_same_defaults() {
+    let settings = Settings::built_in(&Machine::new()).expect("a home");
+    let options = EntryOptions::from_settings(&settings);
+    let upstream = UpstreamSettings::default();
+    assert_eq!(options.start_timeout, upstream.start_timeout);
+    assert_eq!(options.reconnect_wait, upstream.reconnect_wait);
+    assert_eq!(options.call_timeout, upstream.call_timeout);
+    assert_eq!(options.call_timeout_max, upstream.call_timeout_max);
+    assert_eq!(options.idle_timeout, upstream.idle_timeout);
+    assert_eq!(options.safe_tools, upstream.safe_tools);
+    assert_eq!(
+        (settings.backoff_min, settings.backoff_max),
+        upstream.recovery_backoff
+    );
+    assert_eq!(settings.child_idle, upstream.detached_idle);
+    let session = SessionSettings::default();
+    assert_eq!(settings.stream_after, session.stream_after);
+    assert_eq!(settings.pending_max, session.pending_max);
+    assert_eq!(settings.list_wait, session.list_wait);
+    assert_eq!(settings.redelivery_events, session.redelivery_events_max);
+    assert_eq!(settings.redelivery_bytes, session.redelivery_bytes_max);
+    assert_eq!(settings.redelivery_age, session.redelivery_age_max);
+}
+
+#[test]
+fn no_text_makes_the_reader_panic_and_every_refusal_has_a_place() {
+    let text = "// é\n{ \"mcpServers\": { \"a\": { \"command\": \"${A:-ü}\", \"args\": [\"x\", 1.5e3,], \
+                \"env\": { \"K\": \"\\u00e4\" }, \"springline\": { \"auth\": { \"type\": \"bearer\" }, \
+                \"callTimeout\": \"5m\" } } },\r\n \"springline\": { \"listen\": \"[::1]:1\", \"auth\": \
+                { \"tokens\": { \"a\": \"$$t\" } }, \"bodyMax\": 7 } } /* end */";
+    let mut texts: Vec<Vec<u8>> = (0..text.len())
+        .map(|end| text.as_bytes()[..end].to_vec())
+        .collect();
+    for at in 0..text.len() {
+        for byte in *b"\"{}[],:$\\/ \n\r0a\xff\0" {
+            let mut changed = text.as_bytes().to_vec();
+            changed[at] = byte;
+            texts.push(changed);
+        }
+    }
+    for text in texts {
+        let machine = Machine::new().file("/f", &text);
+        match load_all(&["/f"], &machine) {
+            Ok(config) => {
+                for entry in config.servers.values() {
+                    if let Err(problem) = &entry.definition {
+                        assert!(problem.to_string().starts_with("/f:"), "{problem}");
+                    }
+                }
+            }
+            Err(error) => assert!(error.to_string().starts_with("/f:"), "{error}"),
+        }
+    }
 }
