@@ -3,6 +3,7 @@
 //! Owns the way from an instance's wire to the inputs of the upstream machine. Must not know what a
 //! method means, what may be sent again, or which session asked: the machine decides all of that.
 
+pub mod http;
 pub mod stdio;
 
 mod child;

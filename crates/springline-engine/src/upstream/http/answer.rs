@@ -1,0 +1,433 @@
+//! Answers: which messages they hold, and how they ended.
+//!
+//! Owns: media types, event streams, refusals. It must not decide what to do about any of them: it
+//! reports, the machine judges. A 2xx that holds no message is never made a success.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::header::{self, HeaderMap};
+use springline_proto::error::sanitise;
+use springline_proto::json::{Span, elements};
+use springline_proto::message::{Message, ParseError, ParseErrorKind};
+use springline_proto::sse::{SseDecoder, SseItem};
+use springline_proto::upstream::{End, Purpose, Refusal};
+
+use super::body::{Collected, Inflow, drain};
+use super::exchange::Exchange;
+use super::request::Answer;
+
+/// A minted session id longer than this is refused; real ones have 32 to 64 characters.
+const SESSION_ID_MAX: usize = 1024;
+
+/// Of a body that is no answer, this much is quoted.
+const EXCERPT_MAX: usize = 200;
+
+/// What an answer says that it holds.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Media {
+    Json,
+    EventStream,
+    /// Nothing is said.
+    Unnamed,
+    Other,
+}
+
+impl Media {
+    /// Case and parameters do not matter (RFC 9110, 8.3.1).
+    fn of(headers: &HeaderMap) -> Self {
+        let Some(value) = headers.get(header::CONTENT_TYPE) else {
+            return Self::Unnamed;
+        };
+        let text = String::from_utf8_lossy(value.as_bytes());
+        let essence = text
+            .split(';')
+            .next()
+            .unwrap_or_default()
+            .trim()
+            .to_ascii_lowercase();
+        match essence.as_str() {
+            "" => Self::Unnamed,
+            "application/json" => Self::Json,
+            "text/event-stream" => Self::EventStream,
+            other if other.starts_with("application/") && other.ends_with("+json") => Self::Json,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Reads the answer to a POST and reports what it holds. Cancel safe: dropping it closes the
+/// connection.
+pub(super) async fn read_post(exchange: &Exchange, purpose: Purpose, answer: Answer) -> End {
+    if !answer.status.is_success() {
+        return End::Refused(refusal(exchange, answer).await);
+    }
+    if purpose == Purpose::Initialize
+        && let Some(value) = answer.headers.get("mcp-session-id")
+    {
+        match session_id(value.as_bytes()) {
+            Ok(id) => exchange.minted(id),
+            Err(cause) => return broken(cause.to_owned()),
+        }
+    }
+    let awaits = matches!(purpose, Purpose::Initialize | Purpose::Request);
+    if matches!(answer.status.as_u16(), 202 | 204) {
+        return accepted(exchange, answer).await;
+    }
+    match Media::of(&answer.headers) {
+        Media::EventStream if awaits => read_stream(exchange, answer, None).await,
+        Media::Json | Media::Unnamed => read_json(exchange, awaits, answer).await,
+        Media::EventStream | Media::Other if !awaits => accepted(exchange, answer).await,
+        Media::EventStream | Media::Other => {
+            let what = describe(&answer);
+            match Inflow::new(answer.body, &answer.headers) {
+                Ok(mut inflow) => {
+                    let (head, _) = inflow.head(EXCERPT_MAX).await;
+                    broken(no_message(&what, &head))
+                }
+                Err(_) => broken(no_message(&what, b"")),
+            }
+        }
+    }
+}
+
+/// Reads the answer to a GET: an event stream, or a refusal.
+pub(super) async fn read_get(exchange: &Exchange, answer: Answer, from: Option<Arc<str>>) -> End {
+    if !answer.status.is_success() {
+        return End::Refused(refusal(exchange, answer).await);
+    }
+    if Media::of(&answer.headers) == Media::EventStream {
+        return read_stream(exchange, answer, from).await;
+    }
+    broken(format!(
+        "{} to a GET, which is no event stream",
+        describe(&answer)
+    ))
+}
+
+async fn accepted(exchange: &Exchange, mut answer: Answer) -> End {
+    if drain(&mut answer.body).await {
+        answer.after.give_back(&exchange.wire).await;
+    }
+    End::Accepted
+}
+
+async fn read_json(exchange: &Exchange, awaits: bool, answer: Answer) -> End {
+    let what = describe(&answer);
+    let mut inflow = match Inflow::new(answer.body, &answer.headers) {
+        Ok(inflow) => inflow,
+        Err(coding) => {
+            return broken(format!(
+                "{what} in the encoding {:?}, which was not asked for",
+                sanitise(&coding, 40)
+            ));
+        }
+    };
+    let body = match inflow.collect(exchange.wire.limits.body_max).await {
+        Ok(Collected::Whole(body)) => body,
+        Ok(Collected::TooLarge { seen, id }) => {
+            let max = exchange.wire.limits.body_max;
+            exchange.garbled(
+                id,
+                format!("{what} with {seen} bytes or more, over {max}"),
+                true,
+            );
+            return End::Complete;
+        }
+        Err(error) => return broken(error.to_string()),
+    };
+    let end = report_body(exchange, awaits, &what, &body);
+    // The message is on its way already; the connection is back before the end is told, so that
+    // whoever waits for the end finds it.
+    answer.after.give_back(&exchange.wire).await;
+    end
+}
+
+fn report_body(exchange: &Exchange, awaits: bool, what: &str, body: &Bytes) -> End {
+    if !awaits && body.iter().all(u8::is_ascii_whitespace) {
+        return End::Accepted;
+    }
+    match report(exchange, body) {
+        Ok(()) => End::Complete,
+        Err(_) if !awaits => End::Accepted,
+        Err(error) => {
+            let start = body
+                .get(..body.len().min(EXCERPT_MAX * 4))
+                .unwrap_or_default();
+            broken(format!("{}: {error}", no_message(what, start)))
+        }
+    }
+}
+
+/// Reports the message, or each message of a batch (2025-03-26 allows batches of answers).
+fn report(exchange: &Exchange, body: &Bytes) -> Result<(), ParseError> {
+    match Message::parse(body.clone()) {
+        Ok(message) => exchange.message(message),
+        Err(error) if error.kind == (ParseErrorKind::Batch { empty: false }) => {
+            springline_proto::json::validate(body).map_err(|_| error)?;
+            for span in elements(body, Span::whole(body)) {
+                match Message::parse(span.slice(body)) {
+                    Ok(message) => exchange.message(message),
+                    Err(error) => exchange.garbled(error.id.clone(), error.to_string(), false),
+                }
+            }
+        }
+        Err(error) => return Err(error),
+    }
+    Ok(())
+}
+
+/// Reports each message of an event stream as it comes. `from` is the event id at which it begins.
+async fn read_stream(exchange: &Exchange, answer: Answer, from: Option<Arc<str>>) -> End {
+    let mut inflow = match Inflow::new(answer.body, &answer.headers) {
+        Ok(inflow) => inflow,
+        Err(coding) => {
+            return broken(format!(
+                "an event stream in the encoding {:?}, which was not asked for",
+                sanitise(&coding, 40)
+            ));
+        }
+    };
+    let mut decoder = SseDecoder::new(exchange.wire.limits.body_max);
+    let whole = loop {
+        match inflow.next().await {
+            None => break true,
+            Some(Err(error)) => {
+                tracing::debug!(server = %exchange.wire.spec.server, %error, "an event stream broke");
+                break false;
+            }
+            Some(Ok(chunk)) => {
+                decoder.push(&chunk);
+                while let Some(item) = decoder.next() {
+                    report_event(exchange, item);
+                }
+            }
+        }
+    };
+    if whole {
+        answer.after.give_back(&exchange.wire).await;
+    }
+    // An empty id means "no id" (WHATWG HTML, 9.2.6); a stream that sets none goes on from `from`.
+    let last = decoder.last_event_id().map(Arc::from).or(from);
+    End::StreamEnded {
+        last_event_id: last.filter(|id| !id.is_empty()),
+        retry: decoder.retry(),
+    }
+}
+
+fn report_event(exchange: &Exchange, item: SseItem) {
+    match item {
+        SseItem::Event { event, data, .. } => {
+            // The priming event carries an id and no data (2025-11-25 basic/transports).
+            if data.iter().all(u8::is_ascii_whitespace) {
+                return;
+            }
+            if let Err(error) = report(exchange, &data) {
+                // An event of another type is not ours to understand.
+                if event.is_none_or(|event| event == "message") {
+                    exchange.garbled(error.id.clone(), error.to_string(), false);
+                }
+            }
+        }
+        SseItem::TooLong { len_seen, id, .. } => {
+            let max = exchange.wire.limits.body_max;
+            exchange.garbled(
+                id,
+                format!("an event of {len_seen} bytes, over {max}"),
+                true,
+            );
+        }
+    }
+}
+
+/// 2025-11-25 basic/transports, session management: visible ASCII only.
+fn session_id(value: &[u8]) -> Result<Arc<str>, &'static str> {
+    if value.is_empty() || value.len() > SESSION_ID_MAX {
+        return Err("the server minted a session id that is empty or over 1024 bytes");
+    }
+    if !value.iter().all(u8::is_ascii_graphic) {
+        return Err("the server minted a session id with characters outside 0x21-0x7E");
+    }
+    std::str::from_utf8(value)
+        .map(Arc::from)
+        .map_err(|_| "the server minted a useless session id")
+}
+
+/// What a status above 299 says.
+async fn refusal(exchange: &Exchange, answer: Answer) -> Refusal {
+    let Answer {
+        status,
+        headers,
+        body,
+        credentials,
+        after,
+    } = answer;
+    let now = exchange.wire.shared.wall();
+    let mut text = String::new();
+    let mut rpc_code = None;
+    if let Ok(mut inflow) = Inflow::new(body, &headers) {
+        let (head, whole) = inflow.head(exchange.wire.limits.refusal_max).await;
+        (rpc_code, text) = explain(&head, exchange.wire.limits.refusal_max);
+        if whole {
+            after.give_back(&exchange.wire).await;
+        }
+    }
+    if matches!(status.as_u16(), 401 | 403) {
+        *exchange.wire.refused.lock() = Some(Arc::clone(&credentials));
+        for value in headers.get_all(header::WWW_AUTHENTICATE) {
+            let asks = sanitise(&String::from_utf8_lossy(value.as_bytes()), EXCERPT_MAX);
+            append(&mut text, &format!("WWW-Authenticate: {asks}"));
+        }
+        if let Some(note) = credentials.clock_note(headers.get(header::DATE), now) {
+            append(&mut text, &note);
+        }
+    }
+    Refusal {
+        status: status.as_u16(),
+        rpc_code,
+        text: text.into_boxed_str(),
+        retry_after: retry_after(&headers, now),
+    }
+}
+
+fn append(text: &mut String, more: &str) {
+    if !text.is_empty() {
+        text.push_str("; ");
+    }
+    text.push_str(more);
+}
+
+/// The code and message of a JSON-RPC error, else the `message` or `error` of another JSON object,
+/// else the body as text.
+fn explain(head: &[u8], max: usize) -> (Option<i64>, String) {
+    let clean = |text: &str| sanitise(text, max);
+    if let Ok(value) = serde_json::from_slice::<serde_json::Value>(head) {
+        let error = value.get("error");
+        let code = error
+            .and_then(|error| error.get("code"))
+            .and_then(serde_json::Value::as_i64);
+        let text = [
+            error.and_then(|error| error.get("message")),
+            value.get("message"),
+            value.get("error_description"),
+            error,
+        ];
+        if let Some(text) = text
+            .into_iter()
+            .flatten()
+            .find_map(serde_json::Value::as_str)
+        {
+            return (code, clean(text));
+        }
+        if code.is_some() {
+            return (code, String::new());
+        }
+    }
+    (None, clean(&String::from_utf8_lossy(head)))
+}
+
+/// Seconds or a date (RFC 9110, 10.2.3); a date in the past is zero.
+fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let text = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
+    if let Ok(seconds) = text.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let at = httpdate::parse_http_date(text).ok()?;
+    Some(at.duration_since(now).unwrap_or_default())
+}
+
+fn describe(answer: &Answer) -> String {
+    let media = answer.headers.get(header::CONTENT_TYPE).map_or_else(
+        || "no media type".into(),
+        |value| String::from_utf8_lossy(value.as_bytes()),
+    );
+    format!(
+        "HTTP {} with {}",
+        answer.status.as_u16(),
+        sanitise(&media, 80)
+    )
+}
+
+fn no_message(what: &str, head: &[u8]) -> String {
+    let excerpt = sanitise(&String::from_utf8_lossy(head), EXCERPT_MAX);
+    if excerpt.is_empty() {
+        format!("{what} and an empty body is no answer")
+    } else {
+        format!("{what} holds no JSON-RPC message (it begins: {excerpt})")
+    }
+}
+
+fn broken(cause: String) -> End {
+    End::Broken {
+        cause: cause.into_boxed_str(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use http::HeaderMap;
+
+    use super::{Media, explain, retry_after, session_id};
+
+    #[test]
+    fn media_types_are_known_in_any_spelling() {
+        let media = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("content-type", value.parse().unwrap());
+            Media::of(&headers)
+        };
+        assert_eq!(media("Application/JSON;charset=UTF-8"), Media::Json);
+        assert_eq!(media("application/vnd.x+json"), Media::Json);
+        assert_eq!(
+            media(" text/Event-Stream ; charset=utf-8"),
+            Media::EventStream
+        );
+        assert_eq!(media("text/html"), Media::Other);
+        assert_eq!(media("application/jsonp"), Media::Other);
+        assert_eq!(Media::of(&HeaderMap::new()), Media::Unnamed);
+    }
+
+    #[test]
+    fn a_session_id_is_visible_ascii_of_bounded_length() {
+        assert_eq!(session_id(b"a~!z").as_deref(), Ok("a~!z"));
+        for bad in [&b""[..], b"a b", b"\xc3\xa9", b"a\tb", &[b'x'; 1025]] {
+            assert!(session_id(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_body_gives_its_code_and_its_words() {
+        let rpc = br#"{"jsonrpc":"2.0","error":{"code":-32000,"message":"No valid\nsession"}}"#;
+        assert_eq!(
+            explain(rpc, 99),
+            (Some(-32000), "No valid session".to_owned())
+        );
+        assert_eq!(
+            explain(br#"{"code":1,"message":"m"}"#, 99),
+            (None, "m".to_owned())
+        );
+        assert_eq!(explain(br#"{"error":"e"}"#, 99), (None, "e".to_owned()));
+        assert_eq!(explain(b"<h1>\x1b[1mNo\xff", 99).0, None);
+        assert!(!explain(b"<h1>\x1b[1mNo", 99).1.contains('\x1b'));
+    }
+
+    #[test]
+    fn retry_after_is_seconds_or_a_date() {
+        let now = UNIX_EPOCH + Duration::from_secs(784_111_777);
+        let after = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("retry-after", value.parse().unwrap());
+            retry_after(&headers, now)
+        };
+        assert_eq!(after("120"), Some(Duration::from_mins(2)));
+        assert_eq!(
+            after("Sun, 06 Nov 1994 08:50:07 GMT"),
+            Some(Duration::from_secs(30))
+        );
+        assert_eq!(after("Sun, 06 Nov 1994 08:49:07 GMT"), Some(Duration::ZERO));
+        assert_eq!(after("soon"), None);
+    }
+}

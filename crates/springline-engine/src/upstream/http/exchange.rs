@@ -1,0 +1,146 @@
+//! One exchange: an HTTP request, its answer, and the report of both.
+//!
+//! Owns: that an exchange ends in exactly one report, or in none once it was dropped. It must not
+//! know why a request is sent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Method;
+use springline_proto::call::{ExchangeId, Generation};
+use springline_proto::json::Pieces;
+use springline_proto::message::Message;
+use springline_proto::upstream::{End, Input, Purpose, Route};
+
+use super::answer::{read_get, read_post};
+use super::body::drain;
+use super::request::{Ask, request};
+use super::{DeleteOutcome, Instance, Wire};
+
+/// An exchange under way.
+pub(super) struct Exchange {
+    pub(super) wire: Arc<Wire>,
+    pub(super) instance: Arc<Instance>,
+    pub(super) generation: Generation,
+    pub(super) id: ExchangeId,
+}
+
+impl Exchange {
+    /// Sends a message and reads its answer.
+    pub(super) async fn post(self, body: Pieces, purpose: Purpose, route: Route, repeatable: bool) {
+        let ask = Ask {
+            method: Method::POST,
+            body,
+            route,
+            last_event_id: None,
+            repeatable,
+            alone: false,
+        };
+        let end = match request(&self.wire, &self.instance, &ask).await {
+            Ok(answer) => read_post(&self, purpose, answer).await,
+            Err(end) => end,
+        };
+        self.ended(end);
+    }
+
+    /// Opens an event stream by GET after `delay`, from an event id if there is one.
+    pub(super) async fn stream(self, from: Option<Arc<str>>, delay: Duration, route: Route) {
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        let ask = Ask {
+            method: Method::GET,
+            body: Pieces::new(),
+            route,
+            last_event_id: from.clone(),
+            repeatable: true,
+            alone: true,
+        };
+        let end = match request(&self.wire, &self.instance, &ask).await {
+            Ok(answer) => read_get(&self, answer, from).await,
+            Err(end) => end,
+        };
+        self.ended(end);
+    }
+
+    pub(super) fn minted(&self, session_id: Arc<str>) {
+        self.wire.sink.input(Input::Minted {
+            generation: self.generation,
+            exchange: self.id,
+            session_id,
+        });
+    }
+
+    pub(super) fn message(&self, message: Message) {
+        self.wire.sink.input(Input::Message {
+            generation: self.generation,
+            exchange: Some(self.id),
+            message,
+        });
+    }
+
+    pub(super) fn garbled(&self, id: Option<Bytes>, cause: String, too_large: bool) {
+        self.wire.sink.input(Input::Garbled {
+            generation: self.generation,
+            exchange: Some(self.id),
+            id,
+            cause: cause.into_boxed_str(),
+            too_large,
+        });
+    }
+
+    /// Reports the end, unless the exchange was dropped. Its name is free before the report, since
+    /// the machine may use it at once for a resumption.
+    fn ended(self, end: End) {
+        if self.instance.exchanges.lock().remove(&self.id).is_none() {
+            return;
+        }
+        self.wire.sink.input(Input::Ended {
+            generation: self.generation,
+            exchange: self.id,
+            end,
+        });
+    }
+}
+
+/// Ends the session of `route` with the server: one attempt, within the limit (2025-11-25
+/// basic/transports, session management). The outcome is told, never waited for by a caller.
+pub(super) async fn delete(
+    wire: Arc<Wire>,
+    instance: Arc<Instance>,
+    generation: Generation,
+    route: Route,
+) {
+    let ask = Ask {
+        method: Method::DELETE,
+        body: Pieces::new(),
+        route,
+        last_event_id: None,
+        // A second DELETE of the same session changes nothing.
+        repeatable: true,
+        alone: false,
+    };
+    let sent = tokio::time::timeout(wire.limits.delete_timeout, request(&wire, &instance, &ask));
+    let outcome = match sent.await {
+        Err(_) => DeleteOutcome::TimedOut,
+        Ok(Err(End::Refused(refusal))) => DeleteOutcome::Refused(refusal.status),
+        Ok(Err(End::NotSent { cause } | End::Broken { cause })) => DeleteOutcome::Failed(cause),
+        Ok(Err(other)) => DeleteOutcome::Failed(format!("{other:?}").into_boxed_str()),
+        Ok(Ok(mut answer)) => {
+            let status = answer.status;
+            if drain(&mut answer.body).await {
+                answer.after.give_back(&wire).await;
+            }
+            if status.is_success() {
+                DeleteOutcome::Done
+            } else {
+                DeleteOutcome::Refused(status.as_u16())
+            }
+        }
+    };
+    tracing::info!(server = %wire.spec.server, %generation, %outcome, "ended a session of a server");
+    if let Some(told) = &wire.spec.on_delete {
+        told(generation, outcome);
+    }
+}
