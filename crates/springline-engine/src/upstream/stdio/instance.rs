@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::intake::Intake;
 use super::tail::{self, Tail};
-use super::writer::{self, Outgoing};
+use super::writer::{self, Outgoing, Unwritten};
 use super::{ChildSpec, ChildView, Sink, StdioLimits};
 use crate::upstream::child::{self, Exit, Process, Spawned};
 use crate::{clock, spawn};
@@ -33,7 +33,7 @@ const READ_MAX: usize = 32 * 1024;
 const PIPE_MAX: usize = 1024 * 1024;
 
 /// Why nothing can be written to a child that was lost.
-pub(super) const GONE: &str = "the server's process has ended";
+const GONE: &str = "the server's process has ended";
 
 /// What the transport and the tasks of one child share.
 pub(super) struct Instance {
@@ -207,12 +207,16 @@ async fn start(
         process,
         stdout: Some(stdout),
         buffer: vec![0; READ_MAX],
-        writer: spawn::named("stdio writer", writing),
+        writer: Some(spawn::named("stdio writer", writing)),
+        unwritten: None,
         stop,
         stderr: spawn::named("stdio stderr", draining),
         tail,
     })
 }
+
+/// The task that writes to stdin.
+type Writer = JoinHandle<Option<Unwritten>>;
 
 /// A child that runs.
 struct Child {
@@ -221,7 +225,10 @@ struct Child {
     /// None after its end.
     stdout: Option<pipe::Receiver>,
     buffer: Vec<u8>,
-    writer: JoinHandle<()>,
+    /// None once it was joined.
+    writer: Option<Writer>,
+    /// What the writer left, once it ended.
+    unwritten: Option<Unwritten>,
     /// Makes the writer give back what it has not written.
     stop: watch::Sender<bool>,
     stderr: JoinHandle<()>,
@@ -260,7 +267,6 @@ impl Child {
         let mut intake = Intake::new(&self.instance, limits.frame_max, &limits.line_budget);
         let mut ended = self.instance.ended.subscribe();
         let mut loss = Loss::default();
-        let mut writes = true;
         while !loss.is_complete() {
             let until = loss.until;
             tokio::select! {
@@ -271,8 +277,8 @@ impl Child {
                     loss.sign(limits);
                 }
                 // The writer ends before the instance only if stdin broke.
-                _ = &mut self.writer, if writes => {
-                    writes = false;
+                unwritten = unwritten(&mut self.writer), if self.writer.is_some() => {
+                    self.unwritten = unwritten;
                     loss.sign(limits);
                 }
                 // Before the deadline in this order: bytes that are there are read.
@@ -292,18 +298,17 @@ impl Child {
         Some(loss)
     }
 
-    /// Reports the loss: first what was not written, then the cause with the last words.
+    /// Reports the loss: first what was not written, then the loss itself, both with the cause.
     async fn mourn(&mut self, loss: Loss) {
-        self.instance.queue.lock().take();
         self.stop.send_replace(true);
-        if !self.writer.is_finished() {
-            ignore_join((&mut self.writer).await);
+        if self.writer.is_some() {
+            self.unwritten = unwritten(&mut self.writer).await;
         }
         let until = loss.until.unwrap_or_else(clock::now);
         if !self.stderr.is_finished()
-            && let Ok(joined) = timeout_at(until, &mut self.stderr).await
+            && let Ok(drained) = timeout_at(until, &mut self.stderr).await
         {
-            ignore_join(joined);
+            joined(drained);
         }
         let mut cause = match loss.exit {
             Some(exit) => exit.to_string(),
@@ -313,6 +318,10 @@ impl Child {
         if let Some(words) = self.tail.lock().quote() {
             cause.push_str("; stderr: ");
             cause.push_str(&words);
+        }
+        self.instance.queue.lock().take();
+        if let Some(unwritten) = self.unwritten.take() {
+            unwritten.report(&self.instance, &cause);
         }
         self.instance.lost(cause, false);
     }
@@ -330,16 +339,22 @@ impl Child {
         for (signal, grace) in steps {
             if let Some(signal) = signal {
                 // A child that reads nothing keeps the writer: stdin closes now at the latest.
-                self.writer.abort();
+                self.stop_writing();
                 self.process.signal(signal);
             }
             if timeout(grace, self.gone()).await.is_ok() {
                 break;
             }
         }
-        self.writer.abort();
+        self.stop_writing();
         self.stderr.abort();
         self.process.reap().await;
+    }
+
+    fn stop_writing(&mut self) {
+        if let Some(writer) = self.writer.take() {
+            writer.abort();
+        }
     }
 
     /// Waits until the leader has exited and its pipes are closed; reads and drops what comes, so
@@ -355,7 +370,7 @@ impl Child {
         let silence = async { while read(stdout, buffer).await > 0 {} };
         tokio::join!(process.exited(), silence);
         if !stderr.is_finished() {
-            ignore_join(stderr.await);
+            joined(stderr.await);
         }
     }
 }
@@ -373,6 +388,13 @@ async fn read(stdout: &mut Option<pipe::Receiver>, buffer: &mut [u8]) -> usize {
     count
 }
 
+/// Waits for the end of the writer and takes what it left. Cancel safe.
+async fn unwritten(writer: &mut Option<Writer>) -> Option<Unwritten> {
+    let ended = writer.as_mut()?.await;
+    *writer = None;
+    joined(ended).flatten()
+}
+
 async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
@@ -380,9 +402,14 @@ async fn sleep_until(deadline: Option<Instant>) {
     }
 }
 
-/// A task of a child that panicked has been reported by the runtime; the child ends all the same.
-fn ignore_join(joined: Result<(), tokio::task::JoinError>) {
-    if let Err(error) = joined {
-        tracing::debug!(%error, "a task of a child did not finish");
+/// What a task of a child returned. One that panicked was reported by the runtime; the child ends
+/// all the same.
+fn joined<T>(joined: Result<T, tokio::task::JoinError>) -> Option<T> {
+    match joined {
+        Ok(value) => Some(value),
+        Err(error) => {
+            tracing::debug!(%error, "a task of a child did not finish");
+            None
+        }
     }
 }

@@ -342,13 +342,33 @@ for line in sys.stdin:
 
 #[tokio::test]
 async fn a_line_that_was_begun_is_broken_and_those_behind_it_were_not_sent() {
-    let mut rig = Rig::open(sh("head -c 10 >/dev/null; exit 4"), limits());
+    let mut rig = Rig::open(sh("head -c 10 >/dev/null; echo why >&2; exit 4"), limits());
     rig.opened().await;
     rig.send(1, &format!("\"{}\"", "x".repeat(2_000_000)));
     rig.send(2, "{}");
-    assert!(matches!(rig.ended().await, (1, End::Broken { .. })));
-    assert!(matches!(rig.ended().await, (2, End::NotSent { .. })));
-    assert_eq!(rig.lost().await.0, "exited with status 4");
+    rig.send(3, "{}");
+    let cause: Box<str> = "exited with status 4; stderr: why".into();
+    assert_eq!(
+        rig.ended().await,
+        (
+            1,
+            End::Broken {
+                cause: cause.clone()
+            }
+        )
+    );
+    for unsent in [2, 3] {
+        assert_eq!(
+            rig.ended().await,
+            (
+                unsent,
+                End::NotSent {
+                    cause: cause.clone()
+                }
+            )
+        );
+    }
+    assert_eq!(rig.lost().await.0, *cause);
 }
 
 #[tokio::test]
@@ -628,7 +648,7 @@ async fn gateway_that_is_killed() {
 trap "" TERM HUP
 exec 3<&0
 sh -c 'echo "{\"jsonrpc\":\"2.0\",\"method\":\"pid\",\"params\":$$}" ; read line; true' <&3 &
-while :; do sleep 1000; done"#),
+exec python3 -c 'import signal; signal.pause()'"#),
         limits(),
     );
     rig.opened().await;

@@ -13,7 +13,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, watch};
 
-use super::instance::{GONE, Instance};
+use super::instance::Instance;
 
 /// A message that waits to be written.
 #[derive(Debug)]
@@ -23,24 +23,49 @@ pub(super) struct Outgoing {
     pub(super) body: Pieces,
 }
 
-/// Writes until the queue is closed and empty, stdin breaks, or `stop` turns true; then reports
-/// what was not written, and closes stdin. Cancelled, it closes stdin without a report.
+/// What a broken stdin left unwritten.
+#[derive(Debug)]
+pub(super) struct Unwritten {
+    /// The message that was under way, and whether a byte of it had left.
+    current: Option<(ExchangeId, bool)>,
+    queue: mpsc::Receiver<Outgoing>,
+}
+
+impl Unwritten {
+    /// Reports all of it with the cause of the loss, in order; new messages are refused from now on.
+    pub(super) fn report(mut self, instance: &Instance, cause: &str) {
+        let cause = || cause.into();
+        match self.current {
+            // A line without its end is no message, but a server may have read it all the same.
+            Some((exchange, true)) => report(instance, exchange, End::Broken { cause: cause() }),
+            Some((exchange, false)) => report(instance, exchange, End::NotSent { cause: cause() }),
+            None => {}
+        }
+        self.queue.close();
+        while let Ok(Outgoing { exchange, body }) = self.queue.try_recv() {
+            instance.dequeued(body.len());
+            report(instance, exchange, End::NotSent { cause: cause() });
+        }
+    }
+}
+
+/// Writes until stdin breaks or `stop` turns true, and returns what was not written; or until the
+/// queue is closed and empty (none). Then stdin is closed; so it is on cancellation.
 pub(super) async fn run(
     instance: Arc<Instance>,
     mut stdin: pipe::Sender,
     mut queue: mpsc::Receiver<Outgoing>,
     mut stop: watch::Receiver<bool>,
-) {
-    let mut cause = GONE;
+) -> Option<Unwritten> {
     loop {
         let message = tokio::select! {
             biased;
-            _ = stop.wait_for(|stop| *stop) => break,
+            _ = stop.wait_for(|stop| *stop) => {
+                return Some(Unwritten { current: None, queue });
+            }
             message = queue.recv() => message,
         };
-        let Some(Outgoing { exchange, body }) = message else {
-            return;
-        };
+        let Outgoing { exchange, body } = message?;
         let mut started = false;
         let written = tokio::select! {
             biased;
@@ -48,34 +73,12 @@ pub(super) async fn run(
             _ = stop.wait_for(|stop| *stop) => Err(io::ErrorKind::BrokenPipe.into()),
         };
         instance.dequeued(body.len());
-        let Err(error) = written else {
-            report(&instance, exchange, End::Accepted);
-            continue;
-        };
-        tracing::debug!(%error, started, "stdin of a child is broken");
-        if !*stop.borrow() {
-            cause = "the server has closed its stdin";
+        if let Err(error) = written {
+            tracing::debug!(%error, started, "stdin of a child is broken");
+            let current = Some((exchange, started));
+            return Some(Unwritten { current, queue });
         }
-        let cause = cause.into();
-        // A line without its end is no message, but a server may have read it all the same.
-        let end = if started {
-            End::Broken { cause }
-        } else {
-            End::NotSent { cause }
-        };
-        report(&instance, exchange, end);
-        break;
-    }
-    queue.close();
-    while let Some(message) = queue.recv().await {
-        instance.dequeued(message.body.len());
-        report(
-            &instance,
-            message.exchange,
-            End::NotSent {
-                cause: cause.into(),
-            },
-        );
+        report(&instance, exchange, End::Accepted);
     }
 }
 
