@@ -13,6 +13,7 @@
     clippy::wildcard_enum_match_arm
 )]
 
+mod aggregate;
 pub mod call;
 pub mod error;
 pub mod frame;

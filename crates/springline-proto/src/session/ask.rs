@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::Session;
+use super::{Endpoint, Session};
+use crate::aggregate;
 use crate::call::{Generation, Moment};
 use crate::error::{Fault, FaultKind, error_response, plain_error};
 use crate::json::Pieces;
@@ -21,6 +22,8 @@ pub(super) struct Ask {
     generation: Generation,
     /// The server's own id, raw.
     id: Bytes,
+    /// The progress token that the server gave, raw.
+    token: Option<Bytes>,
     /// The call that it belongs to.
     call: Option<u64>,
     state: State,
@@ -80,6 +83,9 @@ impl Session {
             server: Arc::clone(server),
             generation,
             id: Bytes::copy_from_slice(&id),
+            token: message
+                .progress_token()
+                .map(|token| Bytes::copy_from_slice(&token)),
             call,
             state: State::Waiting { until, message },
         };
@@ -208,12 +214,20 @@ impl Session {
     }
 
     /// The question as the client reads it.
-    #[expect(
-        clippy::unused_self,
-        reason = "the endpoint of all servers names the one that asks"
-    )]
-    fn question(&self, _server: &Arc<str>, message: &Message, number: u64) -> Pieces {
-        message.with_id(number.to_string().as_bytes())
+    fn question(&self, server: &Arc<str>, message: &Message, number: u64) -> Pieces {
+        let id = number.to_string();
+        match self.endpoint {
+            Endpoint::One(_) => message.with_id(id.as_bytes()),
+            Endpoint::All => aggregate::question(server, message, id.as_bytes()),
+        }
+    }
+
+    /// The server whose open question named this progress token.
+    pub(super) fn asker_of(&self, token: Option<Bytes>) -> Option<Arc<str>> {
+        let token = token?;
+        let mut open = self.asks.values();
+        open.find(|ask| ask.token.as_ref() == Some(&token))
+            .map(|ask| Arc::clone(&ask.server))
     }
 
     /// Ends a question; the client hears of it if it was asked.

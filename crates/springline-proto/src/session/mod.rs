@@ -7,8 +7,10 @@
 //! Shape: [`Session::handle`], then [`Session::poll`] until it is empty, then
 //! [`Session::next_deadline`].
 
+mod all;
 mod ask;
 mod client;
+mod gather;
 mod notice;
 mod open;
 mod port;
@@ -21,6 +23,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use self::all::All;
 use self::ask::Ask;
 use self::client::{Announced, Client, Level};
 use self::request::Pending;
@@ -73,7 +76,10 @@ pub struct Session {
     endpoint: Endpoint,
     downstream: Downstream,
     settings: SessionSettings,
+    /// On [`Endpoint::One`]: what is remembered of it.
     entries: Vec<EntryView>,
+    /// On [`Endpoint::All`].
+    all: Option<Box<All>>,
     phase: Phase,
     /// Whether `notifications/initialized` came: only then may servers speak outside calls.
     initialized: bool,
@@ -115,13 +121,21 @@ struct Subscriptions {
 impl Session {
     /// A session that awaits `initialize`.
     pub fn new(config: SessionConfig, now: Moment) -> Self {
+        let (entries, all) = match config.endpoint {
+            Endpoint::One(_) => (config.entries, None),
+            Endpoint::All => (
+                Vec::new(),
+                Some(Box::new(All::new(config.entries, config.cursor_key))),
+            ),
+        };
         Self {
             redelivery: Redelivery::new(Seal::new(config.cursor_key, config.key)),
             key: config.key,
             endpoint: config.endpoint,
             downstream: config.downstream,
             settings: config.settings,
-            entries: config.entries,
+            entries,
+            all,
             phase: Phase::Fresh,
             initialized: false,
             version: None,
@@ -189,7 +203,8 @@ impl Session {
         let undecided = self.undecided.first().map(|(at, _)| *at);
         let asks = self.asks.values().filter_map(Ask::deadline).min();
         let log = self.redelivery.next_expiry(&self.settings);
-        [undecided, asks, log].into_iter().flatten().min()
+        let all = self.all.as_ref().and_then(|all| all.deadline());
+        [undecided, asks, log, all].into_iter().flatten().min()
     }
 
     /// The revision that was agreed with the client.
@@ -234,6 +249,10 @@ impl Session {
             self.begin_stream(number);
         }
         self.retry_asks(now);
+        if self.all.is_some() {
+            self.try_gathers(now);
+            self.tell_changed(now);
+        }
     }
 
     /// Ends everything. Each pending request hears `fault`.
@@ -274,7 +293,11 @@ impl Session {
     fn servers(&self) -> Vec<Arc<str>> {
         match &self.endpoint {
             Endpoint::One(server) => vec![Arc::clone(server)],
-            Endpoint::All => Vec::new(),
+            Endpoint::All => self
+                .all
+                .as_ref()
+                .map(|all| all.started())
+                .unwrap_or_default(),
         }
     }
 
@@ -299,10 +322,6 @@ impl Session {
 
     fn dropped(&mut self, reason: &'static str) {
         self.out.push_back(Output::Emit(Event::Dropped { reason }));
-    }
-
-    fn on_entries(&mut self, _now: Moment, entries: Vec<EntryView>) {
-        self.entries = entries;
     }
 }
 

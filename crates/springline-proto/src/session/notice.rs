@@ -10,6 +10,7 @@ use bytes::Bytes;
 use super::client::Level;
 use super::request::Pending;
 use super::{Endpoint, Session};
+use crate::aggregate;
 use crate::call::Moment;
 use crate::json::{self, Pieces};
 use crate::message::Message;
@@ -27,6 +28,9 @@ impl Session {
         let method = message
             .method()
             .map_or(Method::Other, |name| Method::parse(&name));
+        if self.all.is_some() && self.on_one_notification(now, server, related, method, message) {
+            return;
+        }
         if method == Method::Progress {
             self.on_progress(now, related, message);
             return;
@@ -39,6 +43,34 @@ impl Session {
         }
         let call = self.related_call(server, related);
         self.notify(now, call, message.into());
+    }
+
+    /// What is different on the endpoint of all servers; false if nothing is.
+    fn on_one_notification(
+        &mut self,
+        now: Moment,
+        server: &Arc<str>,
+        related: Option<u64>,
+        method: Method,
+        message: &Message,
+    ) -> bool {
+        if method == Method::ResourceUpdated {
+            let updated = aggregate::updated(server, message);
+            if let Some(message) = updated.filter(|message| self.is_subscribed(message)) {
+                let call = self.related_call(server, related);
+                self.notify(now, call, (&message).into());
+            }
+            return true;
+        }
+        let mut is_list = false;
+        for kind in ListKind::ALL
+            .into_iter()
+            .filter(|kind| kind.changed() == method)
+        {
+            is_list = true;
+            self.on_one_list_changed(server, kind);
+        }
+        is_list
     }
 
     /// The server started afresh.
@@ -61,10 +93,12 @@ impl Session {
 
     /// A list of a server is not what it was.
     pub(super) fn on_list_changed(&mut self, now: Moment, server: &Arc<str>, kind: ListKind) {
-        if matches!(self.endpoint, Endpoint::One(_)) {
-            let call = self.only_call(server);
-            self.say_list_changed(now, call, kind);
+        if matches!(self.endpoint, Endpoint::All) {
+            self.on_one_list_changed(server, kind);
+            return;
         }
+        let call = self.only_call(server);
+        self.say_list_changed(now, call, kind);
     }
 
     /// Tells the client that a list changed, if that was announced.

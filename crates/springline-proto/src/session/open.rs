@@ -49,6 +49,10 @@ impl Session {
             self.level = None;
             self.subscriptions = Subscriptions::default();
         }
+        if self.all.is_some() {
+            self.open_all(now, exchange, accept, id.clone(), &params);
+            return;
+        }
         let number = self.admit(now, exchange, accept, id.clone(), Method::Initialize);
         let hello = Hello {
             params: with_known_version(&params),
@@ -76,6 +80,10 @@ impl Session {
             server: Arc::clone(server),
             what,
         });
+        if self.all.is_some() {
+            self.on_one_started(server, number, result);
+            return;
+        }
         self.answer_initialize(now, number, result);
     }
 

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::Session;
-use super::port::{Known, Output};
+use super::port::{Endpoint, Known, Output};
 use super::request::Effect;
+use crate::aggregate;
 use crate::call::{CallKey, Moment};
 use crate::error::Fault;
 use crate::json::{self, Span};
@@ -62,7 +63,10 @@ impl Session {
             }
             SessionEvent::StateLost { reason } => self.on_state_lost(now, server, &reason),
             SessionEvent::ListChanged(kind) => self.on_list_changed(now, server, kind),
-            SessionEvent::Listed { kind, pages } => self.remember_list(server, kind, pages),
+            SessionEvent::Listed { kind, pages } => {
+                self.learn_list(now, server, kind, &pages);
+                self.remember_list(server, kind, pages);
+            }
         }
     }
 
@@ -72,8 +76,18 @@ impl Session {
     }
 
     fn on_answer(&mut self, now: Moment, server: &Arc<str>, number: u64, message: &Message) {
-        let Some(pending) = self.settle(number) else {
-            // Cancelled meanwhile.
+        let asked = self
+            .pending
+            .get(&number)
+            .and_then(|pending| pending.server.as_ref());
+        let settled = if asked == Some(server) {
+            self.settle(number)
+        } else {
+            None
+        };
+        let Some(pending) = settled else {
+            // Ours, or cancelled meanwhile.
+            self.on_page(now, server, number, message);
             return;
         };
         if message.kind() == Kind::Result {
@@ -81,7 +95,11 @@ impl Session {
         } else {
             self.undo(&pending.effect);
         }
-        self.give(now, &pending.outlet, message.with_id(&pending.id));
+        let body = match self.endpoint {
+            Endpoint::One(_) => message.with_id(&pending.id),
+            Endpoint::All => aggregate::answer(server, pending.method, message, &pending.id),
+        };
+        self.give(now, &pending.outlet, body);
     }
 
     fn on_failed(&mut self, now: Moment, number: u64, fault: &Fault, server_error: Option<&Bytes>) {
@@ -91,7 +109,8 @@ impl Session {
             .is_some_and(|pending| pending.method == Method::Initialize);
         if opens {
             self.on_start_failed(now, number, fault, server_error);
-        } else {
+        } else if !self.on_one_failed(number) {
+            self.on_page_failed(now, number);
             self.fail(now, number, fault);
         }
     }
@@ -116,7 +135,7 @@ impl Session {
         }
     }
 
-    fn remember_list(&mut self, server: &Arc<str>, kind: ListKind, pages: Vec<Bytes>) {
+    pub(super) fn remember_list(&mut self, server: &Arc<str>, kind: ListKind, pages: Vec<Bytes>) {
         let what = Known::List(kind, pages);
         self.out.push_back(Output::Remember {
             server: Arc::clone(server),

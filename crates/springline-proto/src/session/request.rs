@@ -113,6 +113,7 @@ impl Session {
             return;
         }
         let Endpoint::One(server) = &self.endpoint else {
+            self.on_request_all(now, exchange, accept, id, method, &message);
             return;
         };
         let server = Arc::clone(server);
@@ -203,7 +204,7 @@ impl Session {
     }
 
     /// What a success of this request would change; a subscription counts from now.
-    fn effect_of(&mut self, method: Method, message: &Message) -> Effect {
+    pub(super) fn effect_of(&mut self, method: Method, message: &Message) -> Effect {
         let uri = || {
             let raw = message.param("uri")?;
             Some(json::string(&raw)?.into_owned().into_boxed_str())
@@ -269,6 +270,8 @@ impl Session {
         if let Endpoint::One(server) = &self.endpoint {
             let server = Arc::clone(server);
             self.tell(server, upstream::Input::Notify { message });
+        } else {
+            self.notify_all(method, &message);
         }
     }
 

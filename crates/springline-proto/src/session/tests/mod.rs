@@ -6,6 +6,7 @@
     reason = "scripts all look the same, and show what they do not know as it is"
 )]
 
+mod all;
 mod ask;
 mod notice;
 mod open;

@@ -1,0 +1,503 @@
+//! The endpoint of all servers.
+//!
+//! Owns which server a request goes to, and what each server entry is known to offer. Must not
+//! know how names and URIs are written: `aggregate` does that.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::client::Level;
+use super::gather::{Gather, List, Walk};
+use super::port::{Accept, EntryView};
+use super::request::result_response;
+use super::{Phase, Session};
+use crate::aggregate::{self, Routed};
+use crate::call::{ClientExchange, Moment};
+use crate::error::{Fault, FaultKind, plain_error};
+use crate::json;
+use crate::message::Message;
+use crate::method::{ListKind, Method};
+use crate::names::{self, CursorKey};
+use crate::upstream::{self, Hello};
+use crate::version::Version;
+
+/// Names of removed entries that are remembered, for a better error.
+const REMOVED_MAX: usize = 256;
+
+/// What a session on the endpoint of all servers knows beyond the rest.
+pub(super) struct All {
+    /// In the order of the configuration.
+    pub(super) entries: Vec<Entry>,
+    pub(super) cursor_key: CursorKey,
+    /// Names of entries that are configured no longer.
+    removed: BTreeSet<Arc<str>>,
+    hello: Option<Hello>,
+    /// The raw level that the client set.
+    level: Option<Bytes>,
+    /// Starts that were asked for, by our number.
+    starts: BTreeMap<u64, Arc<str>>,
+    /// Lists that are being read, by our number of the request under way.
+    pub(super) walks: BTreeMap<u64, Walk>,
+    /// Requests for lists that wait for servers.
+    pub(super) gathers: Vec<Gather>,
+    /// Lists that the client has seen.
+    pub(super) answered: BTreeSet<ListKind>,
+    /// Lists whose change the client will be told, and when.
+    pub(super) changed: BTreeMap<ListKind, Moment>,
+}
+
+/// One server entry.
+pub(super) struct Entry {
+    pub(super) name: Arc<str>,
+    unavailable: Option<Arc<str>>,
+    started: bool,
+    /// The raw `result` of its last `initialize`.
+    initialize: Option<Bytes>,
+    pub(super) lists: BTreeMap<ListKind, List>,
+}
+
+impl Entry {
+    fn of(view: EntryView) -> Self {
+        let remembered = view.remembered.as_deref().cloned().unwrap_or_default();
+        let lists = remembered.lists.into_iter();
+        Self {
+            name: view.name,
+            unavailable: view.unavailable,
+            started: false,
+            initialize: remembered.initialize,
+            lists: lists
+                .map(|(kind, pages)| (kind, List::remembered(pages)))
+                .collect(),
+        }
+    }
+
+    pub(super) fn is_available(&self) -> bool {
+        self.unavailable.is_none()
+    }
+
+    /// Whether it may have this list; one that was never seen may.
+    pub(super) fn may_have(&self, kind: ListKind) -> bool {
+        self.initialize
+            .as_ref()
+            .is_none_or(|result| aggregate::has_capability(result, &[kind.capability()]))
+    }
+
+    fn has_logging(&self) -> bool {
+        self.initialize
+            .as_ref()
+            .is_some_and(|result| aggregate::has_capability(result, &["logging"]))
+    }
+}
+
+impl All {
+    pub(super) fn new(entries: Vec<EntryView>, cursor_key: [u8; 32]) -> Self {
+        Self {
+            entries: entries.into_iter().map(Entry::of).collect(),
+            cursor_key: CursorKey::new(cursor_key),
+            removed: BTreeSet::new(),
+            hello: None,
+            level: None,
+            starts: BTreeMap::new(),
+            walks: BTreeMap::new(),
+            gathers: Vec::new(),
+            answered: BTreeSet::new(),
+            changed: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn entry(&self, name: &str) -> Option<&Entry> {
+        self.entries.iter().find(|entry| *entry.name == *name)
+    }
+
+    pub(super) fn entry_mut(&mut self, name: &str) -> Option<&mut Entry> {
+        self.entries.iter_mut().find(|entry| *entry.name == *name)
+    }
+
+    /// When a list waits no longer, or a change is told.
+    pub(super) fn deadline(&self) -> Option<Moment> {
+        let gathers = self.gathers.iter().map(Gather::until);
+        gathers.chain(self.changed.values().copied()).min()
+    }
+
+    pub(super) fn started(&self) -> Vec<Arc<str>> {
+        let started = self.entries.iter().filter(|entry| entry.started);
+        started.map(|entry| Arc::clone(&entry.name)).collect()
+    }
+}
+
+/// Why a request goes to no server.
+enum Astray {
+    /// A JSON-RPC error of the protocol's own.
+    Error(String),
+    Fault(Fault),
+}
+
+impl Session {
+    /// `initialize` is answered at once, with what is remembered; then the servers are started.
+    pub(super) fn open_all(
+        &mut self,
+        now: Moment,
+        exchange: Option<ClientExchange>,
+        accept: Accept,
+        id: Bytes,
+        params: &Bytes,
+    ) {
+        let number = self.admit(now, exchange, accept, id, Method::Initialize);
+        let version = super::open::version_of(params).unwrap_or(Version::LATEST);
+        let hello = Hello {
+            params: super::open::with_known_version(params),
+        };
+        let Some(all) = &mut self.all else {
+            return;
+        };
+        all.hello = Some(hello);
+        all.level = None;
+        for entry in &mut all.entries {
+            entry.started = false;
+        }
+        let servers: Vec<(&str, Option<Bytes>)> = all
+            .entries
+            .iter()
+            .filter(|entry| entry.is_available())
+            .map(|entry| (&*entry.name, entry.initialize.clone()))
+            .collect();
+        let result = aggregate::initialize_result(version, &servers);
+        self.answer_initialize(now, number, &result);
+        self.start_all();
+    }
+
+    /// Starts what can be started and is not. The driver paces the starts.
+    fn start_all(&mut self) {
+        let (Some(all), Phase::Open) = (&mut self.all, self.phase) else {
+            return;
+        };
+        let Some(hello) = all.hello.clone() else {
+            return;
+        };
+        let mut names = Vec::new();
+        for entry in &mut all.entries {
+            if entry.is_available() && !entry.started {
+                entry.started = true;
+                names.push(Arc::clone(&entry.name));
+            }
+        }
+        for name in names {
+            let number = self.next_number();
+            if let Some(all) = &mut self.all {
+                all.starts.insert(number, Arc::clone(&name));
+            }
+            let (key, hello) = (self.call_key(number), hello.clone());
+            self.tell(Arc::clone(&name), upstream::Input::Start { key, hello });
+            self.tell(name, upstream::Input::Attached(self.main.is_some()));
+        }
+    }
+
+    /// A server of all is ready.
+    pub(super) fn on_one_started(&mut self, server: &Arc<str>, number: u64, result: &Bytes) {
+        let Some(all) = &mut self.all else {
+            return;
+        };
+        all.starts.remove(&number);
+        let level = all.level.clone();
+        let Some(entry) = all.entry_mut(server) else {
+            return;
+        };
+        entry.initialize = Some(result.clone());
+        if let Some(level) = level.filter(|_| entry.has_logging()) {
+            self.send_level(server, &level);
+        }
+    }
+
+    /// A server of all could not be started; its calls and lists will say so themselves.
+    pub(super) fn on_one_failed(&mut self, number: u64) -> bool {
+        self.all
+            .as_mut()
+            .is_some_and(|all| all.starts.remove(&number).is_some())
+    }
+
+    /// A request on the endpoint of all servers.
+    pub(super) fn on_request_all(
+        &mut self,
+        now: Moment,
+        exchange: Option<ClientExchange>,
+        accept: Accept,
+        id: Bytes,
+        method: Method,
+        message: &Message,
+    ) {
+        let number = self.admit(now, exchange, accept, id, method);
+        if let Some(kind) = ListKind::of(method) {
+            self.on_list(now, number, kind, message);
+            return;
+        }
+        if method == Method::SetLevel {
+            self.on_set_level(now, number, message);
+            return;
+        }
+        match self.route(method, message) {
+            Ok((server, routed)) => {
+                let effect = self.effect_of(method, message);
+                if let Some(pending) = self.pending.get_mut(&number) {
+                    pending.server = Some(Arc::clone(&server));
+                    pending.effect = effect;
+                }
+                let key = self.call_key(number);
+                self.tell(
+                    server,
+                    upstream::Input::Call {
+                        key,
+                        message: routed,
+                    },
+                );
+            }
+            Err(Astray::Error(error)) => self.reject(now, number, &error),
+            Err(Astray::Fault(fault)) => self.fail(now, number, &fault),
+        }
+    }
+
+    /// The server that a request is for, and the request as that server reads it.
+    fn route(&self, method: Method, message: &Message) -> Result<(Arc<str>, Message), Astray> {
+        let text = |name: &str| {
+            let raw = message.param(name)?;
+            json::string(&raw).map(std::borrow::Cow::into_owned)
+        };
+        let routed = if method == Method::ToolsCall || method == Method::PromptsGet {
+            let (kind, noun) = if method == Method::ToolsCall {
+                (ListKind::Tools, "tool")
+            } else {
+                (ListKind::Prompts, "prompt")
+            };
+            let Some(name) = text("name") else {
+                return Err(invalid("params.name is missing"));
+            };
+            self.own_name(kind, &name)
+                .and_then(|(server, own)| {
+                    self.checked(aggregate::route_name(message, server, &own))
+                })
+                .ok_or_else(|| {
+                    let server = names::split_tool_name(&name).map(|(server, _)| server);
+                    self.astray(server, || invalid(&format!("Unknown {noun}: {name}")))
+                })?
+        } else if matches!(
+            method,
+            Method::ResourcesRead | Method::Subscribe | Method::Unsubscribe
+        ) {
+            let Some(uri) = text("uri") else {
+                return Err(invalid("params.uri is missing"));
+            };
+            self.checked(aggregate::route_uri(message, &uri))
+                .ok_or_else(|| {
+                    let server = names::split_resource_uri(&uri).map(|(server, _)| server);
+                    self.astray(server, || no_resource(&uri))
+                })?
+        } else if method == Method::Complete {
+            self.route_completion(message)?
+        } else {
+            return Err(Astray::Error(plain_error(-32601, "Method not found")));
+        };
+        let (entry, message) = routed;
+        match &entry.unavailable {
+            None => Ok((Arc::clone(&entry.name), message)),
+            Some(reason) => {
+                let fault = Fault::new(FaultKind::ServerUnavailable).of(&entry.name);
+                Err(Astray::Fault(fault.because(reason)))
+            }
+        }
+    }
+
+    fn route_completion(&self, message: &Message) -> Result<(&Entry, Message), Astray> {
+        let (bytes, params) = (message.bytes(), message.envelope().params);
+        let text = |name: &str| {
+            let span = json::path(bytes, params?, &["ref", name])?;
+            json::string(span.of(bytes)).map(std::borrow::Cow::into_owned)
+        };
+        match (text("type").as_deref(), text("name"), text("uri")) {
+            (Some("ref/prompt"), Some(name), _) => self
+                .own_name(ListKind::Prompts, &name)
+                .and_then(|(server, own)| {
+                    self.checked(aggregate::route_ref(message, "name", server, &own))
+                })
+                .ok_or_else(|| invalid(&format!("Unknown prompt: {name}"))),
+            (Some("ref/resource"), _, Some(uri)) => names::split_resource_uri(&uri)
+                .and_then(|(server, own)| {
+                    self.checked(aggregate::route_ref(message, "uri", server, own))
+                })
+                .ok_or_else(|| no_resource(&uri)),
+            _ => Err(invalid("params.ref names no prompt and no resource")),
+        }
+    }
+
+    /// Why nothing is there: the server may have been until the configuration changed.
+    fn astray(&self, server: Option<&str>, otherwise: impl FnOnce() -> Astray) -> Astray {
+        let removed = server.and_then(|server| self.all.as_ref()?.removed.get(server));
+        match removed {
+            Some(server) => Astray::Fault(Fault::new(FaultKind::ServerRemoved).of(server)),
+            None => otherwise(),
+        }
+    }
+
+    fn checked(&self, routed: Option<Routed<'_>>) -> Option<(&Entry, Message)> {
+        let routed = routed?;
+        Some((self.all.as_ref()?.entry(routed.server)?, routed.message))
+    }
+
+    /// The server and its own name of what clients see as `listed`. Only a name that may have been
+    /// cut, or that can be read in two ways, needs the lists.
+    fn own_name<'a>(&self, kind: ListKind, listed: &'a str) -> Option<(&'a str, String)> {
+        let all = self.all.as_ref()?;
+        let splits: Vec<(&str, &str)> = names::tool_name_splits(listed)
+            .filter(|(server, _)| all.entry(server).is_some())
+            .collect();
+        let (server, part) = *splits.first()?;
+        if splits.len() > 1 || may_be_cut(part) {
+            for (server, _) in &splits {
+                let pages = all.entry(server)?.lists.get(&kind).map(List::pages);
+                let own =
+                    pages.and_then(|pages| aggregate::original_name(kind, pages, server, listed));
+                if let Some(own) = own {
+                    return Some((server, own));
+                }
+            }
+        }
+        Some((server, part.to_owned()))
+    }
+
+    fn on_set_level(&mut self, now: Moment, number: u64, message: &Message) {
+        let raw = message.param("level").unwrap_or_default();
+        let Some(level) = Level::parse(&raw) else {
+            self.reject(now, number, &plain_error(-32602, "Invalid log level"));
+            return;
+        };
+        self.level = Some(level);
+        let raw = Bytes::copy_from_slice(&raw);
+        let mut servers = Vec::new();
+        if let Some(all) = &mut self.all {
+            all.level = Some(raw.clone());
+            let with = all
+                .entries
+                .iter()
+                .filter(|entry| entry.started && entry.has_logging());
+            servers.extend(with.map(|entry| Arc::clone(&entry.name)));
+        }
+        for server in servers {
+            self.send_level(&server, &raw);
+        }
+        if let Some(pending) = self.settle(number) {
+            self.give(now, &pending.outlet, result_response(&pending.id, b"{}"));
+        }
+    }
+
+    /// Our own request; nobody waits for its answer.
+    fn send_level(&mut self, server: &Arc<str>, level: &Bytes) {
+        let params = [br#"{"level":"#, &level[..], b"}"].concat();
+        self.ask_server(server, Method::SetLevel, &params);
+    }
+
+    /// Sends a request of our own to a server; its answer comes under the number.
+    pub(super) fn ask_server(&mut self, server: &Arc<str>, method: Method, params: &[u8]) -> u64 {
+        let number = self.next_number();
+        let head = format!(
+            r#"{{"jsonrpc":"2.0","id":{number},"method":"{}","params":"#,
+            method.as_str()
+        );
+        let body = [head.as_bytes(), params, b"}"].concat();
+        if let Ok(message) = Message::parse(body) {
+            let key = self.call_key(number);
+            self.tell(Arc::clone(server), upstream::Input::Call { key, message });
+        }
+        number
+    }
+
+    /// A notification of the client, for the servers that it concerns.
+    pub(super) fn notify_all(&mut self, method: Method, message: &Message) {
+        let servers = if method == Method::RootsChanged {
+            self.servers()
+        } else if method == Method::Progress {
+            self.asker_of(message.param("progressToken"))
+                .into_iter()
+                .collect()
+        } else {
+            // Others have no server to go to.
+            Vec::new()
+        };
+        for server in servers {
+            self.tell(
+                server,
+                upstream::Input::Notify {
+                    message: message.clone(),
+                },
+            );
+        }
+    }
+
+    /// The entries changed, or what is remembered of them.
+    pub(super) fn on_entries(&mut self, now: Moment, views: Vec<EntryView>) {
+        let Some(all) = &mut self.all else {
+            self.entries = views;
+            return;
+        };
+        let mut old = std::mem::take(&mut all.entries);
+        let before: Vec<Arc<str>> = old.iter().map(|entry| Arc::clone(&entry.name)).collect();
+        let mut changed = BTreeSet::new();
+        for view in views {
+            let known = old.iter().position(|entry| entry.name == view.name);
+            let mut entry = Entry::of(view);
+            if let Some(known) = known.map(|at| old.swap_remove(at)) {
+                entry.started = known.started && entry.is_available();
+                entry.initialize = known.initialize.or(entry.initialize);
+                for (kind, list) in known.lists {
+                    match entry.lists.get(&kind) {
+                        Some(new) if list.gives_way_to(kind, new) => {
+                            changed.insert(kind);
+                        }
+                        _ => {
+                            entry.lists.insert(kind, list);
+                        }
+                    }
+                }
+            }
+            all.entries.push(entry);
+        }
+        all.removed.extend(old.into_iter().map(|entry| entry.name));
+        for entry in &all.entries {
+            all.removed.remove(&entry.name);
+        }
+        while all.removed.len() > REMOVED_MAX {
+            all.removed.pop_first();
+        }
+        let after: Vec<Arc<str>> = all
+            .entries
+            .iter()
+            .map(|entry| Arc::clone(&entry.name))
+            .collect();
+        if before != after {
+            changed.extend(ListKind::ALL);
+        }
+        for kind in changed {
+            self.note_changed(now, kind);
+        }
+        self.start_all();
+        self.try_gathers(now);
+    }
+}
+
+/// Whether this may be the part of a name that was cut: it ends in `_` and 8 hexadecimal digits.
+fn may_be_cut(part: &str) -> bool {
+    part.rsplit_once('_').is_some_and(|(_, digest)| {
+        digest.len() == 8 && digest.bytes().all(|byte| byte.is_ascii_hexdigit())
+    })
+}
+
+fn invalid(text: &str) -> Astray {
+    Astray::Error(plain_error(-32602, text))
+}
+
+/// 2025-11-25 server/resources, error handling.
+fn no_resource(uri: &str) -> Astray {
+    let uri = json::quote(uri);
+    Astray::Error(format!(
+        r#"{{"code":-32002,"message":"Resource not found","data":{{"uri":{uri}}}}}"#
+    ))
+}
