@@ -1,0 +1,157 @@
+//! Starting a gateway for a `connect` that found none.
+//!
+//! Owns: the detached start and the lock that lets one starter win. It must not know what the
+//! gateway does.
+
+use std::ffi::OsString;
+use std::fs::{DirBuilder, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use springline_engine::clock;
+use springline_engine::downstream::socket::{self, PidLock, SocketError};
+use tokio::net::UnixStream;
+use tokio::time::sleep;
+
+/// The variable that tells a gateway that nobody watches it; see [`detach_if_asked`].
+pub const DETACHED: &str = "SPRINGLINE_DETACHED";
+
+/// How long a started gateway may take until its socket answers. It is ready within 100 ms on an
+/// idle machine.
+const START_PATIENCE: Duration = Duration::from_secs(15);
+
+/// The pause between two looks at the socket.
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
+
+/// How a gateway is started.
+#[derive(Clone, Debug)]
+pub struct StartSpec {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// Where its output goes.
+    pub log: PathBuf,
+}
+
+impl StartSpec {
+    /// This very program, serving this socket; the log goes into the state folder.
+    ///
+    /// # Errors
+    /// When the system cannot name the running program.
+    pub fn own(socket: &Path, state_dir: &Path) -> io::Result<Self> {
+        let args = [
+            "serve".into(),
+            "--socket".into(),
+            socket.as_os_str().to_owned(),
+        ];
+        Ok(Self {
+            program: std::env::current_exe()?,
+            args: args.into(),
+            log: state_dir.join("gateway.log"),
+        })
+    }
+}
+
+/// Why no gateway runs.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The socket's folder is not safe.
+    #[error(transparent)]
+    Place(#[from] SocketError),
+    /// The system refused.
+    #[error("no gateway runs, and one could not be started: {0}")]
+    Refused(#[from] io::Error),
+    /// It ended at once.
+    #[error("no gateway runs, and one that was started ended with {status}; see {log}")]
+    Ended {
+        /// How.
+        status: std::process::ExitStatus,
+        /// Where it says why.
+        log: PathBuf,
+    },
+    /// It does not answer.
+    #[error("a gateway was started, but its socket does not answer; see {log}")]
+    Silent {
+        /// Where it may say why.
+        log: PathBuf,
+    },
+}
+
+/// Connects to the gateway, and starts one first if none runs. Of several starters one wins, and
+/// the others wait for its gateway. Cancel safe: a gateway that was started goes on.
+///
+/// # Errors
+/// [`StartError`]; a later attempt may do.
+pub async fn connect_or_start(path: &Path, spec: &StartSpec) -> Result<UnixStream, StartError> {
+    socket::prepare_folder(path)?;
+    let mut lock_path = path.as_os_str().to_owned();
+    lock_path.push(".start");
+    let until = clock::now() + START_PATIENCE;
+    let mut lock = None;
+    let mut child = None;
+    while clock::now() < until {
+        if let Ok(stream) = UnixStream::connect(path).await {
+            return Ok(stream);
+        }
+        if lock.is_none() {
+            lock = PidLock::acquire(Path::new(&lock_path))?.ok();
+        } else if child.is_none() {
+            // Behind the lock the socket was looked at once more: nobody else has started one.
+            child = Some(start(spec)?);
+        }
+        if let Some(status) = ended(&mut child)? {
+            return Err(StartError::Ended {
+                status,
+                log: spec.log.clone(),
+            });
+        }
+        sleep(LOOK_PAUSE).await;
+    }
+    Err(StartError::Silent {
+        log: spec.log.clone(),
+    })
+}
+
+fn ended(child: &mut Option<Child>) -> io::Result<Option<std::process::ExitStatus>> {
+    child.as_mut().map_or(Ok(None), Child::try_wait)
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the gateway is no server of ours: it outlives us and has its own session"
+)]
+fn start(spec: &StartSpec) -> io::Result<Child> {
+    if let Some(folder) = spec.log.parent() {
+        DirBuilder::new()
+            .mode(0o700)
+            .recursive(true)
+            .create(folder)?;
+    }
+    let log = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(&spec.log)?;
+    std::process::Command::new(&spec.program)
+        .args(&spec.args)
+        .env(DETACHED, "1")
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .spawn()
+}
+
+/// Called first by a gateway: if a `connect` started it, it leaves the session and terminal of that
+/// one, so that their end is not its own.
+pub fn detach_if_asked() {
+    if std::env::var_os(DETACHED).is_some() {
+        // It fails only for a process that leads a group already, which is detached enough.
+        if let Err(error) = rustix::process::setsid() {
+            tracing::debug!(%error, "no session of our own");
+        }
+    }
+}

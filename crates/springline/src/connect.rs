@@ -1,0 +1,450 @@
+//! `springline connect`: stdio to the gateway on the unix socket.
+//!
+//! Owns: the client's end of `springline/1`, the start of a gateway when a request needs one, and
+//! the repeated handshake with a gateway that came later. It must not know servers.
+//!
+//! What was pending when a gateway went away is answered with an error: the gateway keeps no
+//! session for us yet. The client's own session goes on with the next gateway.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use bytes::Bytes;
+use springline_engine::clock;
+use springline_engine::downstream::frame::{ACK_EVERY, Frame, FrameReader, PROTOCOL};
+use springline_proto::error::{Fault, FaultKind, Outcome};
+use springline_proto::json::{self, Pieces};
+use springline_proto::message::{Kind, Message};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use crate::autostart::{self, StartError, StartSpec};
+use crate::stdio::{Deaf, Front, Heard, complain};
+
+/// How long a lost gateway is given to come back by other means before one is started.
+const RETURN_WAIT: Duration = Duration::from_secs(5);
+
+/// The pause between two attempts within that time.
+const RETURN_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long the gateway may take for the upgrade and its hello.
+const HELLO_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a repeated handshake may take: as long as a server may take to start, and a little.
+const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(75);
+
+/// How long a message that was received may stay without an acknowledgement.
+const ACK_PAUSE: Duration = Duration::from_secs(15);
+
+/// Bytes that the head of an answer to the upgrade may have.
+const HEAD_MAX: usize = 16 * 1024;
+
+/// What `connect` is told.
+#[derive(Clone, Debug)]
+pub struct ConnectArgs {
+    /// The server; every server without it.
+    pub server: Option<String>,
+    /// The gateway's socket.
+    pub socket: PathBuf,
+    /// How to start a gateway; without it none is started.
+    pub start: Option<StartSpec>,
+    /// The cap on a message, in bytes (`bodyMax`).
+    pub body_max: usize,
+}
+
+/// Why there is no connection to the gateway.
+#[derive(Debug, thiserror::Error)]
+enum AttachError {
+    #[error(transparent)]
+    Start(#[from] StartError),
+    #[error("no gateway serves the socket: {0}")]
+    Absent(std::io::Error),
+    #[error("the gateway refused: {0}")]
+    Refused(String),
+    #[error("the gateway went away during the handshake: {0}")]
+    Broken(#[from] std::io::Error),
+    #[error("the gateway did not answer in time")]
+    Late(#[from] tokio::time::error::Elapsed),
+    #[error("the new session's handshake failed: {0}")]
+    Handshake(String),
+    #[error(transparent)]
+    Deaf(#[from] Deaf),
+}
+
+/// Runs `connect` until its client has finished, and says how it ended.
+pub async fn run(args: ConnectArgs) -> ExitCode {
+    let mut front = match Front::open("connect", args.body_max) {
+        Ok(front) => front,
+        Err(error) => {
+            complain("connect", &format!("cannot start: {error}"));
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut connect = Connect {
+        args,
+        link: None,
+        handshake: Handshake::default(),
+        lost_at: None,
+    };
+    // A client that stopped reading has ended; that is no failure of ours.
+    let ended = connect.carry(&mut front).await;
+    if let Some(link) = connect.link {
+        link.end().await;
+    }
+    if ended.is_ok() {
+        front.close().await;
+    }
+    ExitCode::SUCCESS
+}
+
+/// What a new gateway has to be told before anything else.
+#[derive(Default)]
+struct Handshake {
+    initialize: Option<Message>,
+    initialized: Option<Message>,
+    /// How often it was repeated.
+    repeats: u64,
+}
+
+struct Connect {
+    args: ConnectArgs,
+    link: Option<Link>,
+    handshake: Handshake,
+    /// When a gateway went away without saying so.
+    lost_at: Option<Instant>,
+}
+
+impl Connect {
+    async fn carry(&mut self, front: &mut Front) -> Result<(), Deaf> {
+        loop {
+            if front.is_finished() && !front.is_waiting() {
+                return Ok(());
+            }
+            let is_idle = !front.is_waiting();
+            if is_idle && let Some(link) = self.link.take_if(|link| link.is_stopping) {
+                link.end().await;
+            }
+            tokio::select! {
+                biased;
+                frame = next(&mut self.link) => self.on_frame(frame, front).await?,
+                heard = front.heard() => match heard {
+                    Heard::Message(message) => self.on_message(message, front).await?,
+                    Heard::Malformed(error) => front.refuse(&error).await?,
+                    Heard::Finished => {}
+                    Heard::Deaf => return Err(Deaf),
+                },
+            }
+        }
+    }
+
+    async fn on_frame(
+        &mut self,
+        frame: std::io::Result<Option<Frame>>,
+        front: &mut Front,
+    ) -> Result<(), Deaf> {
+        let Some(link) = &mut self.link else {
+            return Ok(());
+        };
+        match frame {
+            Ok(Some(Frame::Message { body, .. })) => {
+                link.acknowledge_if_due().await;
+                front.pass(body).await
+            }
+            Ok(Some(Frame::Note(_) | Frame::Ack(_) | Frame::Hello(_) | Frame::Unknown)) => Ok(()),
+            Ok(Some(Frame::End(_))) => self.lose(front, true).await,
+            Ok(None) | Err(_) => self.lose(front, false).await,
+        }
+    }
+
+    /// The gateway is gone: what is pending gets its one answer.
+    async fn lose(&mut self, front: &mut Front, is_orderly: bool) -> Result<(), Deaf> {
+        let was_told = self.link.take().is_some_and(|link| link.is_stopping);
+        if !is_orderly && !was_told {
+            self.lost_at = Some(clock::now());
+        }
+        if front.is_waiting() {
+            let text = "the gateway went away before it answered";
+            front.complain(text);
+            let fault = Fault::new(FaultKind::OutcomeUnknown).because(text);
+            front.fail_pending(&fault.to_json()).await?;
+        }
+        Ok(())
+    }
+
+    async fn on_message(&mut self, message: Message, front: &mut Front) -> Result<(), Deaf> {
+        let is_initialize = message.method().as_deref() == Some("initialize");
+        match message.method().as_deref() {
+            Some("initialize") if message.kind() == Kind::Request => {
+                self.handshake.initialize = Some(message.clone());
+                self.handshake.initialized = None;
+            }
+            Some("notifications/initialized") => {
+                self.handshake.initialized = Some(message.clone());
+            }
+            _ => {}
+        }
+        if self.link.is_none() {
+            // Nothing but a request is worth a gateway; the rest belongs to a session that is gone.
+            if message.kind() != Kind::Request {
+                return Ok(());
+            }
+            match self.attach(front, !is_initialize).await {
+                Ok(link) => {
+                    self.link = Some(link);
+                    self.lost_at = None;
+                }
+                Err(AttachError::Deaf(deaf)) => return Err(deaf),
+                Err(error) => {
+                    front.complain(&error.to_string());
+                    let fault = Fault::new(FaultKind::ServerUnreachable)
+                        .because(error.to_string())
+                        .outcome(Outcome::NotExecuted);
+                    return front.fail_pending(&fault.to_json()).await;
+                }
+            }
+        }
+        if let Some(link) = &mut self.link
+            && link.send(Pieces::from(&message)).await.is_err()
+        {
+            return self.lose(front, false).await;
+        }
+        Ok(())
+    }
+
+    async fn attach(
+        &mut self,
+        front: &mut Front,
+        repeats_handshake: bool,
+    ) -> Result<Link, AttachError> {
+        let dialled = tokio::select! {
+            dialled = dial(&self.args, self.lost_at) => dialled,
+            () = front.deaf() => return Err(Deaf.into()),
+        };
+        let link = Link::open(dialled?, &self.args);
+        let mut link = timeout(HELLO_PATIENCE, link).await??;
+        if repeats_handshake {
+            let repeated =
+                tokio::time::timeout(HANDSHAKE_PATIENCE, self.handshake.repeat(&mut link, front));
+            repeated.await??;
+        }
+        Ok(link)
+    }
+}
+
+impl Handshake {
+    /// Does for a new session what the client did for its first.
+    async fn repeat(&mut self, link: &mut Link, front: &mut Front) -> Result<(), AttachError> {
+        let Some(initialize) = &self.initialize else {
+            return Ok(());
+        };
+        self.repeats += 1;
+        let id = json::quote(&format!("springline-connect-{}", self.repeats));
+        link.send(initialize.with_id(id.as_bytes())).await?;
+        loop {
+            let body = match link.next().await? {
+                Some(Frame::Message { body, .. }) => body,
+                Some(Frame::End(_)) | None => {
+                    return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
+                }
+                Some(_) => continue,
+            };
+            let answer = Message::parse(body.to_bytes()).ok();
+            match answer.filter(|answer| answer.id().as_deref() == Some(id.as_bytes())) {
+                Some(answer) if answer.kind() == Kind::Result => break,
+                Some(answer) => {
+                    let error = answer.error().unwrap_or_default();
+                    return Err(AttachError::Handshake(
+                        String::from_utf8_lossy(&error).into_owned(),
+                    ));
+                }
+                None => front.pass(body).await?,
+            }
+        }
+        if let Some(initialized) = &self.initialized {
+            link.send(Pieces::from(initialized)).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Connects to the gateway. One that went away is given some time before another is started.
+async fn dial(args: &ConnectArgs, lost_at: Option<Instant>) -> Result<UnixStream, AttachError> {
+    loop {
+        let error = match UnixStream::connect(&args.socket).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => error,
+        };
+        if lost_at.is_some_and(|lost_at| clock::now() < lost_at + RETURN_WAIT) {
+            sleep(RETURN_PAUSE).await;
+            continue;
+        }
+        return match &args.start {
+            Some(spec) => Ok(autostart::connect_or_start(&args.socket, spec).await?),
+            None => Err(AttachError::Absent(error)),
+        };
+    }
+}
+
+/// A session on the gateway.
+struct Link {
+    reader: FrameReader<OwnedReadHalf>,
+    write: OwnedWriteHalf,
+    sent: u64,
+    received: u64,
+    acked: u64,
+    ack_due: Instant,
+    /// The gateway ends as soon as nothing is pending.
+    is_stopping: bool,
+}
+
+impl Link {
+    async fn open(mut stream: UnixStream, args: &ConnectArgs) -> Result<Self, AttachError> {
+        let query = args
+            .server
+            .as_ref()
+            .map(|name| format!("?server={name}"))
+            .unwrap_or_default();
+        let request = format!(
+            "GET /connect{query} HTTP/1.1\r\nHost: springline\r\nConnection: Upgrade\r\n\
+             Upgrade: {PROTOCOL}\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).await?;
+        let head = read_head(&mut stream).await?;
+        let status = head.split(' ').nth(1).unwrap_or_default();
+        if status != "101" {
+            return Err(AttachError::Refused(
+                refusal(&mut stream, &head, status).await,
+            ));
+        }
+        let (read, mut write) = stream.into_split();
+        let hello = format!(r#"{{"version":"{}"}}"#, env!("CARGO_PKG_VERSION"));
+        Frame::Hello(hello.into()).write(&mut write).await?;
+        let mut reader = FrameReader::new(read, args.body_max);
+        if !matches!(reader.next().await?, Some(Frame::Hello(_))) {
+            return Err(AttachError::Refused(
+                "its first frame is no hello".to_owned(),
+            ));
+        }
+        let ack_due = clock::now() + ACK_PAUSE;
+        Ok(Self {
+            reader,
+            write,
+            sent: 0,
+            received: 0,
+            acked: 0,
+            ack_due,
+            is_stopping: false,
+        })
+    }
+
+    /// The next frame, counted. Cancel safe.
+    async fn next(&mut self) -> std::io::Result<Option<Frame>> {
+        loop {
+            let is_owing = self.received > self.acked;
+            let frame = tokio::select! {
+                frame = self.reader.next() => frame?,
+                () = sleep_until(self.ack_due), if is_owing => {
+                    // Short, and the gateway always reads: this does not wait.
+                    self.acknowledge().await?;
+                    continue;
+                }
+            };
+            match &frame {
+                Some(Frame::Message { number, .. }) if *number == self.received + 1 => {
+                    if !is_owing {
+                        self.ack_due = clock::now() + ACK_PAUSE;
+                    }
+                    self.received = *number;
+                }
+                Some(Frame::Message { .. }) => {
+                    let text = "a frame is out of order";
+                    return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, text));
+                }
+                Some(Frame::Note(note)) => self.is_stopping |= is_stopping(note),
+                _ => {}
+            }
+            return Ok(frame);
+        }
+    }
+
+    async fn send(&mut self, body: Pieces) -> std::io::Result<()> {
+        self.sent += 1;
+        self.acked = self.received;
+        let frame = Frame::Message {
+            number: self.sent,
+            received: self.received,
+            body,
+        };
+        frame.write(&mut self.write).await
+    }
+
+    async fn acknowledge(&mut self) -> std::io::Result<()> {
+        self.acked = self.received;
+        Frame::Ack(self.received).write(&mut self.write).await
+    }
+
+    async fn acknowledge_if_due(&mut self) {
+        if self.received >= self.acked + ACK_EVERY {
+            // A broken connection shows in the next read.
+            drop(self.acknowledge().await);
+        }
+    }
+
+    /// Says that we are done. The gateway may be gone already.
+    async fn end(mut self) {
+        let end = Frame::End(Bytes::from_static(br#"{"reason":"done"}"#));
+        drop(timeout(Duration::from_secs(1), end.write(&mut self.write)).await);
+    }
+}
+
+async fn next(link: &mut Option<Link>) -> std::io::Result<Option<Frame>> {
+    match link {
+        Some(link) => link.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn is_stopping(note: &Bytes) -> bool {
+    json::validate(note).is_ok()
+        && json::member(note, json::Span::whole(note), "stopping")
+            .is_some_and(|value| value.of(note) == b"true")
+}
+
+async fn read_head(stream: &mut UnixStream) -> std::io::Result<String> {
+    let mut head = Vec::new();
+    // Byte by byte: what follows the head belongs to the frames.
+    while !head.ends_with(b"\r\n\r\n") {
+        if head.len() == HEAD_MAX {
+            return Err(std::io::ErrorKind::InvalidData.into());
+        }
+        head.push(stream.read_u8().await?);
+    }
+    Ok(String::from_utf8_lossy(&head).into_owned())
+}
+
+/// What the gateway says of a refused upgrade.
+async fn refusal(stream: &mut UnixStream, head: &str, status: &str) -> String {
+    let length = head.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length")
+            .then(|| value.trim().parse().ok())?
+    });
+    let mut body = vec![0; length.unwrap_or(0_usize).min(HEAD_MAX)];
+    let message = match stream.read_exact(&mut body).await {
+        Ok(_) => Message::parse(body)
+            .ok()
+            .and_then(|message| message.error()),
+        Err(_) => None,
+    };
+    let text = message.and_then(|error| {
+        let text = json::member(&error, json::Span::whole(&error), "message")?;
+        json::string(text.of(&error)).map(std::borrow::Cow::into_owned)
+    });
+    text.unwrap_or_else(|| format!("status {status}"))
+}
+
+#[cfg(test)]
+mod tests;

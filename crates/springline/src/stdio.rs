@@ -1,0 +1,454 @@
+//! The stdio side of `connect` and `bridge`: an MCP server towards the program that started us.
+//!
+//! Owns: lines from standard input, lines to standard output, signals, the requests that wait for
+//! an answer, and one line on standard error for each failure. It must not know where messages go.
+
+use std::collections::HashSet;
+use std::io::{Read as _, Write as _};
+use std::time::Duration;
+
+use bytes::Bytes;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use springline_engine::{clock, spawn};
+use springline_proto::error::{error_response, plain_error, sanitise};
+use springline_proto::frame::{Line, LineFramer};
+use springline_proto::json::{self, Pieces};
+use springline_proto::message::{Kind, Message, ParseError};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep_until, timeout};
+
+/// How long calls in flight may take once a signal asked us to end.
+pub const SIGNAL_GRACE: Duration = Duration::from_secs(10);
+
+/// How long the last lines may take to leave.
+const FLUSH_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Lines between the reading thread and the loop. A line may be as large as the cap, so this bounds
+/// what an eager client can make us hold; when it is full, standard input is not read.
+const LINES_MAX: usize = 4;
+
+/// Lines between the loop and the writing thread; when it is full, the loop waits.
+const ANSWERS_MAX: usize = 16;
+
+/// Bytes of one line on standard error.
+const STDERR_MAX: usize = 512;
+
+/// Standard output is gone, or the time to end is over: nobody reads any more.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("nobody reads the answers any more")]
+pub struct Deaf;
+
+/// The client on the other end of standard input and output.
+pub struct Front {
+    name: &'static str,
+    lines: Option<mpsc::Receiver<Line>>,
+    out: mpsc::Sender<Pieces>,
+    flushed: oneshot::Receiver<()>,
+    /// True when standard output is broken.
+    broken: watch::Receiver<bool>,
+    /// When everything must be over, once a signal came.
+    due: watch::Receiver<Option<Instant>>,
+    pending: HashSet<Bytes>,
+}
+
+/// Something that the client did.
+#[derive(Debug)]
+pub enum Heard {
+    /// It sent a message.
+    Message(Message),
+    /// It sent a line that is none.
+    Malformed(ParseError),
+    /// It will send nothing more; what is pending may finish.
+    Finished,
+    /// It reads nothing any more, or the time to end is over.
+    Deaf,
+}
+
+impl Front {
+    /// Takes over this process's standard input and output. `name` stands before every line on
+    /// standard error; lines of more than `line_max` bytes are refused.
+    ///
+    /// # Errors
+    /// When the system gives no thread or no signal.
+    pub fn open(name: &'static str, line_max: usize) -> std::io::Result<Self> {
+        let (to_lines, lines) = mpsc::channel(LINES_MAX);
+        let (out, answers) = mpsc::channel(ANSWERS_MAX);
+        let (to_flushed, flushed) = oneshot::channel();
+        let (to_broken, broken) = watch::channel(false);
+        // Threads of their own: the runtime would wait for a read of standard input to return.
+        std::thread::Builder::new()
+            .name("stdin".to_owned())
+            .spawn(move || read_lines(&to_lines, line_max))?;
+        let on_broken = to_broken.clone();
+        std::thread::Builder::new()
+            .name("stdout".to_owned())
+            .spawn(move || {
+                if write_lines(answers).is_err() {
+                    on_broken.send_replace(true);
+                }
+                // The receiver may be gone; then nobody waits.
+                to_flushed.send(()).unwrap_or_default();
+            })?;
+        std::thread::Builder::new()
+            .name("stdout watch".to_owned())
+            .spawn(move || watch_stdout(&to_broken))?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let (to_due, due) = watch::channel(None);
+        spawn::named("signals", async move {
+            loop {
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
+                }
+                // The second signal means at once.
+                let grace = if to_due.borrow().is_some() {
+                    Duration::ZERO
+                } else {
+                    SIGNAL_GRACE
+                };
+                to_due.send_replace(Some(clock::now() + grace));
+            }
+        });
+        Ok(Self {
+            name,
+            lines: Some(lines),
+            out,
+            flushed,
+            broken,
+            due,
+            pending: HashSet::new(),
+        })
+    }
+
+    /// What the client does next; once it has finished, that is only to become deaf. Cancel safe,
+    /// but for the answer to a line over the limit.
+    pub async fn heard(&mut self) -> Heard {
+        loop {
+            let Some(lines) = &mut self.lines else {
+                deaf(&self.broken, &self.due).await;
+                return Heard::Deaf;
+            };
+            let mut due = self.due.clone();
+            let line = tokio::select! {
+                line = lines.recv() => line,
+                () = signalled(&mut due) => None,
+                () = deaf(&self.broken, &self.due) => return Heard::Deaf,
+            };
+            match line {
+                None => {
+                    self.lines = None;
+                    return Heard::Finished;
+                }
+                Some(Line::Message(bytes)) => match Message::parse(bytes) {
+                    Ok(message) => return Heard::Message(self.note(message)),
+                    Err(error) => {
+                        self.complain(&format!("a line from the client is no message: {error}"));
+                        return Heard::Malformed(error);
+                    }
+                },
+                Some(Line::TooLong { len_seen, id, .. }) => {
+                    let text = format!("a line of {len_seen} bytes is over the limit (bodyMax)");
+                    self.complain(&text);
+                    let error = plain_error(-32600, &text);
+                    if self
+                        .say(error_response(id.as_deref(), &error).into())
+                        .await
+                        .is_err()
+                    {
+                        self.lines = None;
+                        return Heard::Finished;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Keeps in mind what the client waits for.
+    fn note(&mut self, message: Message) -> Message {
+        match message.kind() {
+            Kind::Request => {
+                if let Some(id) = message.id() {
+                    // A copy: the slice would keep the whole message.
+                    self.pending.insert(Bytes::copy_from_slice(&id));
+                }
+            }
+            Kind::Notification
+                if message.method().as_deref() == Some("notifications/cancelled") =>
+            {
+                if let Some(id) = message.param("requestId") {
+                    self.pending.remove(&id);
+                }
+            }
+            Kind::Notification | Kind::Result | Kind::Error => {}
+        }
+        message
+    }
+
+    /// Passes a message on to the client. An error of the gateway's own is told on standard error
+    /// too.
+    ///
+    /// # Errors
+    /// [`Deaf`] when standard output is broken or the time is over. Not cancel safe.
+    pub async fn pass(&mut self, data: Pieces) -> Result<(), Deaf> {
+        let text = data.to_bytes();
+        if let Ok(message) = Message::parse(text.clone())
+            && matches!(message.kind(), Kind::Result | Kind::Error)
+        {
+            if let Some(id) = message.id() {
+                self.pending.remove(&id);
+            }
+            if let Some(failure) = message.error().and_then(|error| own_failure(&error)) {
+                self.complain(&failure);
+            }
+        }
+        self.say(text.into()).await
+    }
+
+    async fn say(&mut self, data: Pieces) -> Result<(), Deaf> {
+        tokio::select! {
+            biased;
+            sent = self.out.send(data) => sent.map_err(|_| Deaf),
+            () = deaf(&self.broken, &self.due) => Err(Deaf),
+        }
+    }
+
+    /// Answers a line that was no message: under the id that could be read, else under none.
+    ///
+    /// # Errors
+    /// As [`Front::pass`].
+    pub async fn refuse(&mut self, error: &ParseError) -> Result<(), Deaf> {
+        let text = plain_error(error.code(), &error.to_string());
+        self.say(error_response(error.id.as_deref(), &text).into())
+            .await
+    }
+
+    /// Answers everything that is pending with this error.
+    ///
+    /// # Errors
+    /// As [`Front::pass`].
+    pub async fn fail_pending(&mut self, error: &str) -> Result<(), Deaf> {
+        for id in std::mem::take(&mut self.pending) {
+            self.say(error_response(Some(&id), error).into()).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether the client waits for an answer.
+    pub fn is_waiting(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Whether the client will send nothing more.
+    pub fn is_finished(&self) -> bool {
+        self.lines.is_none()
+    }
+
+    /// Until standard output is broken or the time to end is over. Cancel safe.
+    pub async fn deaf(&self) {
+        deaf(&self.broken, &self.due).await;
+    }
+
+    /// Writes one line on standard error: flattened, cut, without control characters.
+    pub fn complain(&self, text: &str) {
+        complain(self.name, text);
+    }
+
+    /// Ends it: what was said leaves, within a bound.
+    pub async fn close(self) {
+        drop(self.out);
+        // Whoever does not read his last lines by now has no use for them.
+        drop(timeout(FLUSH_PATIENCE, self.flushed).await);
+    }
+}
+
+/// Writes one line on standard error under a name.
+pub fn complain(name: &str, text: &str) {
+    let line = format!("springline {name}: {}\n", sanitise(text, STDERR_MAX));
+    // Nobody can be told that standard error is gone.
+    std::io::stderr()
+        .lock()
+        .write_all(line.as_bytes())
+        .unwrap_or_default();
+}
+
+/// The message of an error that is ours and not the server's: its code lies in our range.
+fn own_failure(error: &Bytes) -> Option<String> {
+    let whole = json::Span::whole(error);
+    let code = json::member(error, whole, "code")?;
+    let code: i64 = std::str::from_utf8(code.of(error)).ok()?.parse().ok()?;
+    if !(-31099..=-31001).contains(&code) {
+        return None;
+    }
+    let text = json::member(error, whole, "message")?;
+    json::string(text.of(error)).map(std::borrow::Cow::into_owned)
+}
+
+async fn deaf(broken: &watch::Receiver<bool>, due: &watch::Receiver<Option<Instant>>) {
+    let (mut broken, mut due) = (broken.clone(), due.clone());
+    tokio::select! {
+        () = raised(&mut broken) => {}
+        () = overdue(&mut due) => {}
+    }
+}
+
+async fn signalled(due: &mut watch::Receiver<Option<Instant>>) {
+    if due.wait_for(Option::is_some).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+async fn overdue(due: &mut watch::Receiver<Option<Instant>>) {
+    signalled(due).await;
+    loop {
+        let Some(at) = *due.borrow_and_update() else {
+            return;
+        };
+        tokio::select! {
+            () = sleep_until(at) => return,
+            // A second signal moves it.
+            changed = due.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+async fn raised(flag: &mut watch::Receiver<bool>) {
+    if flag.wait_for(|flag| *flag).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+fn read_lines(lines: &mpsc::Sender<Line>, line_max: usize) {
+    let mut framer = LineFramer::new(line_max);
+    let mut chunk = vec![0; 64 * 1024];
+    let mut input = std::io::stdin().lock();
+    loop {
+        let count = match input.read(&mut chunk) {
+            Ok(0) => break,
+            Ok(count) => count,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(_) => break,
+        };
+        framer.push(chunk.get(..count).unwrap_or_default());
+        while let Some(line) = framer.next() {
+            if lines.blocking_send(line).is_err() {
+                return;
+            }
+        }
+    }
+    if let Some(line) = framer.finish() {
+        // The loop may have ended already.
+        drop(lines.blocking_send(line));
+    }
+}
+
+fn write_lines(mut answers: mpsc::Receiver<Pieces>) -> std::io::Result<()> {
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    while let Some(first) = answers.blocking_recv() {
+        let mut next = Some(first);
+        // What waits already leaves in the same write.
+        while let Some(data) = next {
+            for segment in &data.one_line() {
+                out.write_all(segment)?;
+            }
+            out.write_all(b"\n")?;
+            next = answers.try_recv().ok();
+        }
+        out.flush()?;
+    }
+    Ok(())
+}
+
+/// Notices that the reader of standard output has gone although nothing is written. Blocks until
+/// then; for a file or a null device, for ever.
+fn watch_stdout(broken: &watch::Sender<bool>) {
+    let out = std::io::stdout();
+    // No event is asked for: errors and hang-ups are told anyway.
+    let mut polled = [PollFd::new(&out, PollFlags::empty())];
+    loop {
+        match poll(&mut polled, None) {
+            Ok(_) => {
+                broken.send_replace(true);
+                return;
+            }
+            Err(Errno::INTR) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// The other end of a [`Front`] that has no process around it.
+#[cfg(test)]
+pub(crate) struct Client {
+    lines: Option<mpsc::Sender<Line>>,
+    answers: mpsc::Receiver<Pieces>,
+    broken: watch::Sender<bool>,
+    due: watch::Sender<Option<Instant>>,
+}
+
+#[cfg(test)]
+impl Client {
+    pub(crate) fn new() -> (Front, Self) {
+        let (to_lines, lines) = mpsc::channel(LINES_MAX);
+        let (out, answers) = mpsc::channel(ANSWERS_MAX);
+        let (_, flushed) = oneshot::channel();
+        let (broken, is_broken) = watch::channel(false);
+        let (to_due, due) = watch::channel(None);
+        let pending = HashSet::new();
+        let front = Front {
+            name: "test",
+            lines: Some(lines),
+            out,
+            flushed,
+            broken: is_broken,
+            due,
+            pending,
+        };
+        (
+            front,
+            Self {
+                lines: Some(to_lines),
+                answers,
+                broken,
+                due: to_due,
+            },
+        )
+    }
+
+    pub(crate) async fn send(&self, line: &str) {
+        let line = Line::Message(Bytes::from(line.to_owned()));
+        self.lines.as_ref().unwrap().send(line).await.unwrap();
+    }
+
+    pub(crate) async fn send_too_long(&self, id: &'static str) {
+        let id = Some(Bytes::from_static(id.as_bytes()));
+        let line = Line::TooLong {
+            len_seen: 99,
+            id,
+            method: None,
+        };
+        self.lines.as_ref().unwrap().send(line).await.unwrap();
+    }
+
+    pub(crate) fn finish(&mut self) {
+        self.lines = None;
+    }
+
+    pub(crate) fn break_stdout(&self) {
+        self.broken.send_replace(true);
+    }
+
+    pub(crate) fn signal(&self, grace: Duration) {
+        self.due.send_replace(Some(clock::now() + grace));
+    }
+
+    /// The next line for the client; nothing when there will be none.
+    pub(crate) async fn next(&mut self) -> Option<serde_json::Value> {
+        let next = timeout(Duration::from_secs(20), self.answers.recv())
+            .await
+            .expect("silence");
+        next.map(|data| serde_json::from_slice(&data.to_bytes()).unwrap())
+    }
+}
