@@ -3,8 +3,10 @@
 //! Owns: the choice of clock. It must not know what the time is used for. Everything else takes
 //! time as an argument or calls this, so that tests can pause it (I12).
 
+use std::sync::OnceLock;
 use std::time::SystemTime;
 
+use springline_proto::call::Moment;
 use tokio::time::Instant;
 
 /// The monotonic time, for deadlines and durations. Under `tokio::time::pause` it stands still and
@@ -15,6 +17,12 @@ use tokio::time::Instant;
 )]
 pub fn now() -> Instant {
     Instant::now()
+}
+
+/// The monotonic time as the machines count it: since the first call of this function.
+pub fn moment() -> Moment {
+    static ORIGIN: OnceLock<Instant> = OnceLock::new();
+    Moment(now().saturating_duration_since(*ORIGIN.get_or_init(now)))
 }
 
 /// The wall time, for records and for people. It may jump: never use it for a deadline.

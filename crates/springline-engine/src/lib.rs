@@ -12,5 +12,10 @@
 pub mod clock;
 pub mod config;
 pub mod downstream;
+pub mod event;
+pub mod gateway;
 pub mod spawn;
 pub mod upstream;
+
+/// Says that a failed send is no failure: whoever listened has gone, and nobody is owed anything.
+pub(crate) fn ignore_closed<T, E>(_result: Result<T, E>) {}

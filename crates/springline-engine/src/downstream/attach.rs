@@ -62,7 +62,9 @@ pub(crate) fn requested<B>(request: &Request<B>) -> Result<Endpoint, Answer> {
 pub(crate) fn refused(error: OpenError) -> Answer {
     let status = match error {
         OpenError::UnknownServer => StatusCode::NOT_FOUND,
-        OpenError::TooManySessions | OpenError::Stopping => StatusCode::SERVICE_UNAVAILABLE,
+        OpenError::TooManySessions | OpenError::Stopping | OpenError::NoRandom => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
     };
     let body = error_response(None, &plain_error(-32600, &error.to_string()));
     answer::json(status, body)

@@ -277,6 +277,7 @@ fn refuse_open(error: OpenError, id: Option<&[u8]>) -> Answer {
         }
         OpenError::TooManySessions => FaultKind::TooManyPending,
         OpenError::Stopping => FaultKind::ShuttingDown,
+        OpenError::NoRandom => FaultKind::Internal,
     };
     let fault = Fault::new(kind).because(error.to_string());
     answer::json(StatusCode::OK, fault.response(id.unwrap_or(b"null")))

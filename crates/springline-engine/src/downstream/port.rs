@@ -44,6 +44,9 @@ pub enum OpenError {
     /// The gateway is stopping.
     #[error("the gateway is stopping")]
     Stopping,
+    /// The system gave no random bytes for an id.
+    #[error("the system has no random bytes to make an id from")]
+    NoRandom,
 }
 
 /// Where sessions are opened and found.

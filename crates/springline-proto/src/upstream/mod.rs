@@ -179,6 +179,7 @@ impl Upstream {
 
     fn handle_driver(&mut self, now: Moment, input: Input) {
         match input {
+            Input::Admitted { generation } => self.on_admitted(now, generation),
             Input::Opened { generation } => self.on_opened(now, generation),
             Input::Minted {
                 generation,

@@ -82,6 +82,12 @@ pub enum Input {
         /// Whether an HTTP session of the server is ended by DELETE.
         end_session: bool,
     },
+    /// Driver: the instance, which waited for its turn in the start budget, is being made now: the
+    /// time for the start counts from here.
+    Admitted {
+        /// Which.
+        generation: Generation,
+    },
     /// Driver: the instance can take its handshake (a child runs; HTTP: at once).
     Opened {
         /// Which.

@@ -21,6 +21,9 @@ use crate::upstream::port::{End, Event, Hello, Output, Purpose, SessionEvent};
 use crate::upstream::{Phase, Transport, Upstream};
 use crate::version::Version;
 
+/// Start timeouts that a child waits for its turn in the start budget.
+const TURNS_MAX: u32 = 10;
+
 /// How far an attempt has come.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Step {
@@ -182,13 +185,33 @@ impl Upstream {
             owner: Some(owner),
             step: Step::Opening,
             began: now,
-            deadline: now.after(self.config.settings.start_timeout),
+            deadline: now.after(self.start_patience()),
             unreachable: None,
             reauthorized: false,
             credential_epoch: self.credential.epoch(),
             result: None,
         });
         self.out.push_back(Output::Open { generation });
+    }
+
+    /// A child may have to wait for its turn in the start budget before its own time counts.
+    fn start_patience(&self) -> std::time::Duration {
+        let own = self.config.settings.start_timeout;
+        match self.config.transport {
+            Transport::Stdio => own.saturating_mul(TURNS_MAX),
+            Transport::Http => own,
+        }
+    }
+
+    pub(super) fn on_admitted(&mut self, now: Moment, generation: Generation) {
+        let deadline = now.after(self.config.settings.start_timeout);
+        if let Phase::Starting(attempt) = &mut self.phase
+            && attempt.generation == generation
+            && attempt.step == Step::Opening
+        {
+            attempt.began = now;
+            attempt.deadline = deadline;
+        }
     }
 
     pub(super) fn on_opened(&mut self, _now: Moment, generation: Generation) {

@@ -1,0 +1,72 @@
+//! From a configured HTTP entry to what its transport needs, now and when it is read again.
+
+use std::sync::Arc;
+
+use crate::config::{Auth, Definition, Entry, HttpDefinition, ProcessEnvironment};
+use crate::event::Events;
+use crate::upstream::http::{Credentials, HttpAuth, HttpSpec};
+
+/// The transport's view of an entry.
+pub(crate) fn http_spec(
+    server: &Arc<str>,
+    definition: &HttpDefinition,
+    entry: &Entry,
+    events: &Arc<Events>,
+) -> HttpSpec {
+    let credentials = credentials_of(definition).unwrap_or_else(|error| {
+        tracing::warn!(server = %server, %error, "credentials that cannot be sent are left out");
+        Credentials::none()
+    });
+    let entry = entry.clone();
+    let (name, events) = (Arc::clone(server), Arc::clone(events));
+    HttpSpec {
+        server: Arc::clone(server),
+        url: definition.url.clone(),
+        credentials,
+        reread: Arc::new(move || reread(&entry)),
+        ca: definition.ca.as_ref().map(|ca| ca.path.clone()),
+        on_delete: Some(Arc::new(move |generation, outcome| {
+            let mut facts = serde_json::Map::new();
+            facts.insert("server".to_owned(), name.as_ref().into());
+            facts.insert("generation".to_owned(), generation.0.into());
+            facts.insert("result".to_owned(), outcome.to_string().into());
+            events.record("session.deleted", facts);
+        })),
+    }
+}
+
+fn reread(entry: &Entry) -> Result<Credentials, String> {
+    match entry.re_expand(&ProcessEnvironment) {
+        Ok(Definition::Http(definition)) => {
+            credentials_of(&definition).map_err(|error| error.to_string())
+        }
+        Ok(Definition::Stdio(_)) => Err("the entry is no HTTP server any more".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn credentials_of(definition: &HttpDefinition) -> Result<Credentials, String> {
+    let auth = match &definition.auth {
+        None => HttpAuth::None,
+        Some(Auth::Bearer { token }) => HttpAuth::Bearer {
+            token: token.expose().to_owned(),
+        },
+        Some(Auth::RmqHmacSha256 {
+            access_key,
+            secret_key,
+            instance_id,
+        }) => HttpAuth::RmqHmacSha256 {
+            access_key: access_key.expose().to_owned(),
+            secret_key: secret_key.expose().to_owned(),
+            instance_id: instance_id.clone(),
+        },
+    };
+    let mut headers = Vec::new();
+    for (name, value) in &definition.headers {
+        let text = value
+            .to_str()
+            .map_err(|_| format!("the value of {name} is no visible text"))?;
+        headers.push((name.as_str(), text));
+    }
+    Credentials::new(headers, auth).map_err(|error| error.to_string())
+}

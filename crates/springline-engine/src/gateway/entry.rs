@@ -1,0 +1,278 @@
+//! A server entry at work: what it is configured as, and the transport that carries it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use springline_proto::call::Generation;
+use springline_proto::settings::{ReplayPolicy, StateLossPolicy, UpstreamSettings};
+use springline_proto::upstream::{Output, Transport};
+
+use super::credential::http_spec;
+use crate::config::{Definition, Entry, OnStateLoss, Replay, Settings};
+use crate::event::Events;
+use crate::upstream::Sink;
+use crate::upstream::http::{HttpLimits, HttpShared, HttpTransport};
+use crate::upstream::stdio::{ChildSpec, ChildView, StdioLimits, StdioTransport};
+
+/// A server entry as the gateway uses it.
+#[derive(Clone, Debug)]
+pub(crate) struct EntrySpec {
+    pub(crate) name: Arc<str>,
+    /// How it is reached, or why it cannot be.
+    pub(crate) definition: Result<Definition, Arc<str>>,
+    pub(crate) settings: UpstreamSettings,
+    /// The entry as configured, to read its credentials again.
+    pub(crate) entry: Entry,
+}
+
+impl EntrySpec {
+    pub(crate) fn new(entry: &Entry, settings: &Settings) -> Self {
+        let definition = match &entry.definition {
+            Ok(definition) => Ok(definition.clone()),
+            Err(error) => Err(Arc::from(error.to_string())),
+        };
+        Self {
+            name: Arc::from(entry.name.as_str()),
+            definition,
+            settings: upstream_settings(entry, settings),
+            entry: entry.clone(),
+        }
+    }
+
+    pub(crate) fn transport(&self) -> Transport {
+        match &self.definition {
+            Ok(Definition::Stdio(_)) => Transport::Stdio,
+            Ok(Definition::Http(_)) | Err(_) => Transport::Http,
+        }
+    }
+
+    pub(crate) fn unavailable(&self) -> Option<Arc<str>> {
+        self.definition.as_ref().err().cloned()
+    }
+}
+
+fn upstream_settings(entry: &Entry, settings: &Settings) -> UpstreamSettings {
+    let options = &entry.options;
+    UpstreamSettings {
+        start_timeout: options.start_timeout,
+        reconnect_wait: options.reconnect_wait,
+        recovery_backoff: (settings.backoff_min, settings.backoff_max),
+        call_timeout: options.call_timeout,
+        call_timeout_max: options.call_timeout_max,
+        detached_idle: settings.child_idle,
+        idle_timeout: options.idle_timeout,
+        waiting_max: settings.pending_max,
+        replay: match options.replay {
+            Replay::AfterSessionLoss => ReplayPolicy::AfterSessionLoss,
+            Replay::Annotated => ReplayPolicy::Annotated,
+            Replay::Never => ReplayPolicy::Never,
+        },
+        safe_tools: options.safe_tools.clone(),
+        on_state_loss: match options.on_state_loss {
+            OnStateLoss::Notify => StateLossPolicy::Notify,
+            OnStateLoss::Hide => StateLossPolicy::Hide,
+            OnStateLoss::Fail => StateLossPolicy::Fail,
+        },
+        ..UpstreamSettings::default()
+    }
+}
+
+/// What carries the messages of one upstream.
+pub(crate) struct Carrier {
+    server: Arc<str>,
+    kind: Kind,
+}
+
+enum Kind {
+    Child(StdioTransport),
+    Http(HttpTransport),
+    /// The entry cannot be used; its machine is closed from the start.
+    Nothing,
+}
+
+impl Carrier {
+    pub(crate) fn new(
+        spec: &EntrySpec,
+        sink: Arc<dyn Sink>,
+        limits: &Limits,
+        events: &Arc<Events>,
+    ) -> Self {
+        let kind = match &spec.definition {
+            Ok(Definition::Stdio(definition)) => {
+                let child = ChildSpec {
+                    server: Arc::clone(&spec.name),
+                    command: definition.command.clone(),
+                    args: definition.args.clone(),
+                    env: definition
+                        .env
+                        .iter()
+                        .map(|(name, value)| (name.clone(), value.expose().to_owned()))
+                        .collect(),
+                    cwd: definition.cwd.clone(),
+                };
+                Kind::Child(StdioTransport::new(child, sink, limits.stdio.clone()))
+            }
+            Ok(Definition::Http(definition)) => {
+                let http = http_spec(&spec.name, definition, &spec.entry, events);
+                let shared = Arc::clone(&limits.http_shared);
+                Kind::Http(HttpTransport::new(http, sink, limits.http.clone(), shared))
+            }
+            Err(_) => Kind::Nothing,
+        };
+        Self {
+            server: Arc::clone(&spec.name),
+            kind,
+        }
+    }
+
+    /// For a server that is not configured: carries nothing.
+    pub(crate) fn nothing(server: Arc<str>) -> Self {
+        Self {
+            server,
+            kind: Kind::Nothing,
+        }
+    }
+
+    pub(crate) fn server(&self) -> &Arc<str> {
+        &self.server
+    }
+
+    pub(crate) fn is_child(&self) -> bool {
+        matches!(self.kind, Kind::Child(_))
+    }
+
+    pub(crate) fn open(&self, generation: Generation) {
+        match &self.kind {
+            Kind::Child(child) => child.open(generation),
+            Kind::Http(http) => http.open(generation),
+            Kind::Nothing => {}
+        }
+    }
+
+    /// Does what a transport does; everything else was taken before.
+    pub(crate) fn perform(&self, output: Output) {
+        match &self.kind {
+            Kind::Child(child) => match output {
+                Output::Send {
+                    generation,
+                    exchange,
+                    body,
+                    ..
+                } => {
+                    child.send(generation, exchange, body);
+                }
+                Output::End { generation, .. } => child.end(generation),
+                Output::Open { .. }
+                | Output::Resume { .. }
+                | Output::Listen { .. }
+                | Output::Abort { .. }
+                | Output::RefreshCredentials
+                | Output::ToSession { .. }
+                | Output::Emit(_) => {}
+            },
+            Kind::Http(http) => perform_http(http, output),
+            Kind::Nothing => {}
+        }
+    }
+
+    /// Reads credential sources again; says whether there are any, and so whether a report comes.
+    pub(crate) fn refresh_credentials(&self) -> bool {
+        match &self.kind {
+            Kind::Http(http) => {
+                http.refresh_credentials();
+                true
+            }
+            Kind::Child(_) | Kind::Nothing => false,
+        }
+    }
+
+    pub(crate) fn children(&self) -> Vec<ChildView> {
+        match &self.kind {
+            Kind::Child(child) => child.snapshot(),
+            Kind::Http(_) | Kind::Nothing => Vec::new(),
+        }
+    }
+
+    /// Waits until children are gone and sessions are ended; bounded by the transports.
+    pub(crate) async fn shut_down(&self) {
+        match &self.kind {
+            Kind::Child(child) => child.shut_down().await,
+            Kind::Http(http) => http.shut_down().await,
+            Kind::Nothing => {}
+        }
+    }
+}
+
+fn perform_http(http: &HttpTransport, output: Output) {
+    match output {
+        Output::Send {
+            generation,
+            exchange,
+            body,
+            purpose,
+            route,
+            repeatable,
+        } => {
+            http.send(generation, exchange, body, purpose, route, repeatable);
+        }
+        Output::Resume {
+            generation,
+            exchange,
+            last_event_id,
+            delay,
+            route,
+        } => {
+            http.resume(generation, exchange, last_event_id, delay, route);
+        }
+        Output::Listen {
+            generation,
+            exchange,
+            last_event_id,
+            delay,
+            route,
+        } => {
+            http.listen(generation, exchange, last_event_id, delay, route);
+        }
+        Output::Abort {
+            generation,
+            exchange,
+        } => http.abort(generation, exchange),
+        Output::End {
+            generation,
+            delete,
+            route,
+        } => http.end(generation, delete, route),
+        Output::Open { .. }
+        | Output::RefreshCredentials
+        | Output::ToSession { .. }
+        | Output::Emit(_) => {}
+    }
+}
+
+/// What all transports share: bounds, connections, TLS.
+#[derive(Clone)]
+pub(crate) struct Limits {
+    pub(crate) stdio: StdioLimits,
+    pub(crate) http: HttpLimits,
+    pub(crate) http_shared: Arc<HttpShared>,
+}
+
+impl Limits {
+    pub(crate) fn new(settings: &Settings, http_shared: Arc<HttpShared>) -> Self {
+        Self {
+            stdio: StdioLimits {
+                frame_max: settings.body_max,
+                ..StdioLimits::default()
+            },
+            http: HttpLimits {
+                body_max: settings.body_max,
+                delete_timeout: settings.delete_timeout,
+                ..HttpLimits::default()
+            },
+            http_shared,
+        }
+    }
+}
+
+/// The longest that an orderly end of everything may take.
+pub(crate) const SHUT_DOWN_MAX: Duration = Duration::from_secs(10);

@@ -1,0 +1,398 @@
+//! Drives one session machine and carries its answers to the connections that wait for them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use springline_proto::call::{ClientExchange, Connection, Moment, SessionKey};
+use springline_proto::message::{Message, ParseError};
+use springline_proto::session::{Accept, Endpoint, Input, Output, Part, Session};
+use springline_proto::upstream::Input as UpstreamInput;
+use springline_proto::version::Version;
+
+use super::inbox::{Inbox, Turn};
+use super::mailbox::Mailbox;
+use super::shared::Shared;
+use super::timer::Wake;
+use super::upstream::UpstreamCell;
+use crate::downstream::Principal;
+use crate::{clock, event};
+
+struct Core {
+    machine: Session,
+    armed: Option<Moment>,
+    /// What the upstreams were told last.
+    attached: bool,
+}
+
+/// Where answers go. Held for a look-up or a change; never while anything else is called.
+#[derive(Default)]
+struct Routes {
+    exchanges: HashMap<ClientExchange, Arc<Mailbox>>,
+    connections: HashMap<Connection, Arc<Mailbox>>,
+}
+
+/// One session, and the only way to it.
+pub struct SessionHandle {
+    cell: Arc<SessionCell>,
+}
+
+/// One session with its machine, its upstreams and its connections.
+pub(crate) struct SessionCell {
+    pub(super) id: Box<str>,
+    /// A short digest of the id: what people and logs see.
+    pub(super) digest: Box<str>,
+    key: SessionKey,
+    pub(super) principal: Principal,
+    pub(super) endpoint: Endpoint,
+    inbox: Inbox<Input>,
+    /// Held by the one who drives; never while anything else is called.
+    core: Mutex<Core>,
+    routes: Mutex<Routes>,
+    upstreams: Mutex<BTreeMap<Arc<str>, Arc<UpstreamCell>>>,
+    next: AtomicU64,
+    shared: Arc<Shared>,
+    this: Weak<SessionCell>,
+}
+
+/// What a session looks like from outside.
+#[derive(Clone, Debug)]
+pub struct SessionView {
+    /// A short digest of its id.
+    pub digest: String,
+    /// Who it belongs to.
+    pub principal: Principal,
+    /// What it speaks to.
+    pub endpoint: Endpoint,
+    /// Name and version that the client gave itself; unverified.
+    pub client: Option<(String, String)>,
+    /// The revision that was agreed.
+    pub version: Option<Version>,
+    /// Requests that are not answered.
+    pub pending: usize,
+    /// Whether a stream or pipe of its client is open.
+    pub attached: bool,
+    /// Since its last message.
+    pub idle: std::time::Duration,
+}
+
+impl SessionCell {
+    pub(super) fn new(
+        id: Box<str>,
+        digest: Box<str>,
+        principal: Principal,
+        endpoint: Endpoint,
+        key: SessionKey,
+        machine: Session,
+        shared: Arc<Shared>,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            id,
+            digest,
+            key,
+            principal,
+            endpoint,
+            inbox: Inbox::default(),
+            core: Mutex::new(Core {
+                machine,
+                armed: None,
+                attached: true,
+            }),
+            routes: Mutex::default(),
+            upstreams: Mutex::default(),
+            next: AtomicU64::new(1),
+            shared,
+            this: this.clone(),
+        })
+    }
+
+    pub(crate) fn input(&self, input: Input) {
+        self.inbox.put(input);
+        self.drive();
+    }
+
+    fn drive(&self) {
+        while let Turn::Mine = self.inbox.turn() {
+            let mut outputs = Vec::new();
+            let attached = {
+                let mut core = self.core.lock();
+                while let Some(input) = self.inbox.take() {
+                    core.machine.handle(clock::moment(), input);
+                    while let Some(output) = core.machine.poll() {
+                        outputs.push(output);
+                    }
+                }
+                self.arm(&mut core);
+                let attached = core.machine.attached();
+                (std::mem::replace(&mut core.attached, attached) != attached).then_some(attached)
+            };
+            for output in outputs {
+                self.perform(output);
+            }
+            if let Some(attached) = attached {
+                for cell in self.upstreams() {
+                    cell.input(UpstreamInput::Attached(attached));
+                }
+            }
+            self.inbox.done();
+        }
+    }
+
+    fn arm(&self, core: &mut Core) {
+        let Some(deadline) = core.machine.next_deadline() else {
+            return;
+        };
+        if core.armed.is_none_or(|armed| deadline < armed) {
+            core.armed = Some(deadline);
+            self.shared
+                .timer
+                .arm(deadline, self.this.clone() as Weak<dyn Wake>);
+        }
+    }
+
+    fn perform(&self, output: Output) {
+        match output {
+            Output::ToExchange { exchange, part } => self.to_exchange(exchange, part),
+            Output::ToStream { connection, part } => self.to_stream(connection, part),
+            Output::ToUpstream { server, input } => self.to_upstream(&server, *input),
+            Output::Remember { server, what } => self.shared.remember(&server, what),
+            Output::Emit(what) => {
+                let (name, facts) = event::of_session(&self.digest, &what);
+                self.shared.events.record(name, facts);
+            }
+            Output::Closed => self.forget(),
+        }
+    }
+
+    fn to_exchange(&self, exchange: ClientExchange, part: Part) {
+        let mailbox = self.routes.lock().exchanges.get(&exchange).cloned();
+        let Some(mailbox) = mailbox else { return };
+        let alive = mailbox.put(part);
+        if mailbox.is_complete() {
+            self.routes.lock().exchanges.remove(&exchange);
+        }
+        if !alive {
+            self.inbox.put(Input::ExchangeGone(exchange));
+        }
+    }
+
+    fn to_stream(&self, connection: Connection, part: Part) {
+        let mailbox = self.routes.lock().connections.get(&connection).cloned();
+        let Some(mailbox) = mailbox else { return };
+        let alive = mailbox.put(part);
+        if mailbox.is_complete() {
+            self.routes.lock().connections.remove(&connection);
+        }
+        if !alive {
+            self.inbox.put(Input::StreamClosed(connection));
+        }
+    }
+
+    fn to_upstream(&self, server: &Arc<str>, input: UpstreamInput) {
+        let held = self.upstreams.lock().get(server).cloned();
+        let cell = match held {
+            Some(cell) => cell,
+            // What is told to an upstream that never was needs no upstream.
+            None if matches!(
+                input,
+                UpstreamInput::Close { .. } | UpstreamInput::Attached(_)
+            ) =>
+            {
+                return;
+            }
+            None => {
+                let cell = self
+                    .shared
+                    .make_upstream(server, self.key, self.this.clone());
+                self.upstreams
+                    .lock()
+                    .insert(Arc::clone(server), Arc::clone(&cell));
+                cell
+            }
+        };
+        cell.input(input);
+    }
+
+    /// The machine is done: connections end, and the gateway forgets the session.
+    fn forget(&self) {
+        let routes = std::mem::take(&mut *self.routes.lock());
+        for mailbox in routes.exchanges.values().chain(routes.connections.values()) {
+            mailbox.close();
+        }
+        self.shared.forget_session(&self.id);
+        let upstreams = std::mem::take(&mut *self.upstreams.lock());
+        for cell in upstreams.into_values() {
+            self.shared.retire_upstream(cell);
+        }
+    }
+
+    pub(super) fn view(&self) -> SessionView {
+        let core = self.core.lock();
+        let machine = &core.machine;
+        SessionView {
+            digest: self.digest.to_string(),
+            principal: self.principal.clone(),
+            endpoint: self.endpoint.clone(),
+            client: machine
+                .client()
+                .map(|(name, version)| (name.to_owned(), version.to_owned())),
+            version: machine.version(),
+            pending: machine.pending(),
+            attached: machine.attached(),
+            idle: clock::moment().since(machine.last_activity()),
+        }
+    }
+
+    pub(super) fn upstreams(&self) -> Vec<Arc<UpstreamCell>> {
+        self.upstreams.lock().values().cloned().collect()
+    }
+
+    fn ordinal(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl Wake for SessionCell {
+    fn wake(&self, now: Moment) {
+        let due = {
+            let mut core = self.core.lock();
+            core.armed = None;
+            let due = core
+                .machine
+                .next_deadline()
+                .is_some_and(|deadline| deadline <= now);
+            if !due {
+                self.arm(&mut core);
+            }
+            due
+        };
+        if due {
+            self.input(Input::Timer);
+        }
+    }
+}
+
+impl SessionHandle {
+    pub(super) fn new(cell: Arc<SessionCell>) -> Arc<Self> {
+        Arc::new(Self { cell })
+    }
+
+    /// The session's id on the wire: 32 hex digits from the system's random source. A secret.
+    pub fn id(&self) -> &str {
+        &self.cell.id
+    }
+
+    /// The revision agreed with the client; none before `initialize` was answered.
+    pub fn version(&self) -> Option<Version> {
+        self.cell.core.lock().machine.version()
+    }
+
+    /// Takes the message of a POST. The parts of its answer come from the stream.
+    pub fn post(self: &Arc<Self>, message: Message, accept: Accept) -> PartStream {
+        let exchange = ClientExchange(self.cell.ordinal());
+        let mailbox = Mailbox::new();
+        self.cell
+            .routes
+            .lock()
+            .exchanges
+            .insert(exchange, Arc::clone(&mailbox));
+        let stream = PartStream {
+            cell: Arc::clone(&self.cell),
+            mailbox,
+            source: Source::Exchange(exchange),
+        };
+        self.cell.input(Input::Message {
+            exchange: Some(exchange),
+            accept,
+            message,
+        });
+        stream
+    }
+
+    /// Opens the GET stream, perhaps from a cursor.
+    pub fn listen(self: &Arc<Self>, cursor: Option<Box<str>>) -> PartStream {
+        let connection = Connection(self.cell.ordinal());
+        let mailbox = Mailbox::new();
+        self.cell
+            .routes
+            .lock()
+            .connections
+            .insert(connection, Arc::clone(&mailbox));
+        let stream = PartStream {
+            cell: Arc::clone(&self.cell),
+            mailbox,
+            source: Source::Connection(connection),
+        };
+        self.cell.input(Input::StreamOpened { connection, cursor });
+        stream
+    }
+
+    /// Attaches the pipe of `connect` or `bridge`.
+    pub fn pipe(self: &Arc<Self>) -> PartStream {
+        self.listen(None)
+    }
+
+    /// Takes one line of the pipe.
+    pub fn line(&self, message: Result<Message, ParseError>) {
+        self.cell.input(match message {
+            Ok(message) => Input::Message {
+                exchange: None,
+                accept: Accept::Both,
+                message,
+            },
+            Err(error) => Input::Malformed(error),
+        });
+    }
+
+    /// The requests that are not answered yet.
+    pub fn pending(&self) -> usize {
+        self.cell.core.lock().machine.pending()
+    }
+
+    /// Ends the session and what it has upstream.
+    pub fn close(&self) {
+        self.cell.input(Input::Close);
+    }
+}
+
+/// Which connection of the session this is.
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    Exchange(ClientExchange),
+    Connection(Connection),
+}
+
+/// The parts of one answer. Dropping it tells the session that the connection is gone.
+pub struct PartStream {
+    cell: Arc<SessionCell>,
+    mailbox: Arc<Mailbox>,
+    source: Source,
+}
+
+impl PartStream {
+    /// The next part; `None` after the last. Cancel safe.
+    pub async fn next(&mut self) -> Option<Part> {
+        self.mailbox.take().await
+    }
+}
+
+impl Drop for PartStream {
+    fn drop(&mut self) {
+        let complete = self.mailbox.is_complete();
+        self.mailbox.close();
+        let mut routes = self.cell.routes.lock();
+        match self.source {
+            Source::Exchange(exchange) => routes.exchanges.remove(&exchange),
+            Source::Connection(connection) => routes.connections.remove(&connection),
+        };
+        drop(routes);
+        if complete {
+            return;
+        }
+        self.cell.input(match self.source {
+            Source::Exchange(exchange) => Input::ExchangeGone(exchange),
+            Source::Connection(connection) => Input::StreamClosed(connection),
+        });
+    }
+}

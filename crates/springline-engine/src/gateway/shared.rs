@@ -1,0 +1,184 @@
+//! What all sessions and upstreams of a gateway share.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use indexmap::IndexMap;
+use parking_lot::{Mutex, RwLock};
+use springline_proto::call::SessionKey;
+use springline_proto::error::{Fault, FaultKind};
+use springline_proto::session::{EntryView, Known};
+use springline_proto::upstream::{Input, Upstream, UpstreamConfig};
+use springline_store::EntryMemory;
+use tokio::sync::Semaphore;
+
+use super::entry::{Carrier, EntrySpec, Limits};
+use super::session::SessionCell;
+use super::timer::Timer;
+use super::upstream::UpstreamCell;
+use crate::clock;
+use crate::config::Settings;
+use crate::event::Events;
+use crate::spawn;
+
+/// Shards of the map of sessions: enough that two cores do not meet often.
+const SHARDS: usize = 16;
+
+/// The state behind a gateway.
+pub(crate) struct Shared {
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) events: Arc<Events>,
+    pub(crate) timer: Arc<Timer>,
+    /// Children that may be starting at once.
+    pub(crate) starts: Arc<Semaphore>,
+    limits: Limits,
+    /// The entries in the order of the configuration. Read for each new session and upstream.
+    pub(crate) entries: RwLock<IndexMap<Arc<str>, Arc<EntrySpec>>>,
+    memory: Arc<dyn EntryMemory>,
+    /// Live sessions by wire id. A shard is held for a look-up or a change.
+    shards: [Mutex<HashMap<Box<str>, Arc<SessionCell>>>; SHARDS],
+    /// Upstreams whose session is over and whose end is under way.
+    retired: Mutex<Vec<Arc<UpstreamCell>>>,
+    session_next: AtomicU64,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        settings: Arc<Settings>,
+        entries: IndexMap<Arc<str>, Arc<EntrySpec>>,
+        limits: Limits,
+        memory: Arc<dyn EntryMemory>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            events: Arc::default(),
+            timer: Arc::default(),
+            starts: Arc::new(Semaphore::new(settings.concurrent_starts.max(1))),
+            settings,
+            limits,
+            entries: RwLock::new(entries),
+            memory,
+            shards: std::array::from_fn(|_| Mutex::default()),
+            retired: Mutex::default(),
+            session_next: AtomicU64::new(1),
+        })
+    }
+
+    pub(crate) fn session_key(&self) -> SessionKey {
+        SessionKey(self.session_next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn shard(&self, id: &str) -> &Mutex<HashMap<Box<str>, Arc<SessionCell>>> {
+        // The id is random hex: its bytes spread by themselves.
+        let sum = id.bytes().fold(0_usize, |sum, byte| {
+            sum.wrapping_mul(31).wrapping_add(byte.into())
+        });
+        #[expect(clippy::indexing_slicing, reason = "the remainder is below the length")]
+        &self.shards[sum % SHARDS]
+    }
+
+    pub(crate) fn session(&self, id: &str) -> Option<Arc<SessionCell>> {
+        self.shard(id).lock().get(id).cloned()
+    }
+
+    pub(crate) fn sessions(&self) -> Vec<Arc<SessionCell>> {
+        self.shards
+            .iter()
+            .flat_map(|shard| shard.lock().values().cloned().collect::<Vec<_>>())
+            .collect()
+    }
+
+    pub(crate) fn sessions_len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+
+    pub(crate) fn keep_session(&self, cell: Arc<SessionCell>) {
+        self.shard(&cell.id).lock().insert(cell.id.clone(), cell);
+    }
+
+    pub(crate) fn forget_session(&self, id: &str) {
+        self.shard(id).lock().remove(id);
+    }
+
+    /// The entries as a session sees them.
+    pub(crate) fn views(&self) -> Vec<EntryView> {
+        self.entries
+            .read()
+            .values()
+            .map(|spec| self.view(spec))
+            .collect()
+    }
+
+    pub(crate) fn view(&self, spec: &EntrySpec) -> EntryView {
+        EntryView {
+            name: Arc::clone(&spec.name),
+            unavailable: spec.unavailable(),
+            remembered: self.memory.recall(&spec.name),
+        }
+    }
+
+    pub(crate) fn remember(&self, server: &Arc<str>, what: Known) {
+        self.memory.remember(server, what);
+    }
+
+    /// A new upstream of a session. An entry that is gone or cannot be used gives one that answers
+    /// each call with the reason.
+    pub(crate) fn make_upstream(
+        self: &Arc<Self>,
+        server: &Arc<str>,
+        session: SessionKey,
+        cell: Weak<SessionCell>,
+    ) -> Arc<UpstreamCell> {
+        let spec = self.entries.read().get(server).cloned();
+        let config = UpstreamConfig {
+            server: Arc::clone(server),
+            transport: spec
+                .as_ref()
+                .map_or(springline_proto::upstream::Transport::Http, |spec| {
+                    spec.transport()
+                }),
+            session,
+            settings: spec
+                .as_ref()
+                .map(|spec| spec.settings.clone())
+                .unwrap_or_default(),
+            seed: super::random_u64(),
+        };
+        let machine = Upstream::new(config, clock::moment());
+        let fault = match &spec {
+            None => Some(Fault::new(FaultKind::ServerRemoved)),
+            Some(spec) => spec
+                .unavailable()
+                .map(|reason| Fault::new(FaultKind::ServerUnavailable).because(reason)),
+        };
+        let name = Arc::clone(server);
+        let made = UpstreamCell::new(machine, cell, Arc::clone(self), |sink| match &spec {
+            Some(spec) => Carrier::new(spec, sink, &self.limits, &self.events),
+            None => Carrier::nothing(name),
+        });
+        if let Some(fault) = fault {
+            made.input(Input::Close {
+                fault,
+                end_session: false,
+            });
+        }
+        made
+    }
+
+    /// Keeps an upstream until its end, which was begun, is done.
+    pub(crate) fn retire_upstream(self: &Arc<Self>, cell: Arc<UpstreamCell>) {
+        self.retired.lock().push(Arc::clone(&cell));
+        let shared = Arc::clone(self);
+        spawn::named("upstream end", async move {
+            cell.carrier().shut_down().await;
+            shared
+                .retired
+                .lock()
+                .retain(|held| !Arc::ptr_eq(held, &cell));
+        });
+    }
+
+    pub(crate) fn retired(&self) -> Vec<Arc<UpstreamCell>> {
+        self.retired.lock().clone()
+    }
+}

@@ -1,0 +1,201 @@
+//! Drives one upstream machine: inputs from its transport and its session go in, one at a time,
+//! and what comes out is done.
+//!
+//! Whoever brings an input drives the machine if nobody else does; otherwise the one who does takes
+//! it along. So no lock is ever waited for while another is held, and inputs keep their order.
+
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use springline_proto::call::{Generation, Moment};
+use springline_proto::session::Input as SessionInput;
+use springline_proto::upstream::{Input, Output, Standby, Upstream};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::entry::Carrier;
+use super::inbox::{Inbox, Turn};
+use super::session::SessionCell;
+use super::shared::Shared;
+use super::timer::Wake;
+use crate::clock;
+use crate::event;
+use crate::spawn;
+use crate::upstream::Sink;
+
+/// The machine and what its driver keeps beside it.
+struct Core {
+    machine: Upstream,
+    /// The deadline that the timer knows of.
+    armed: Option<Moment>,
+}
+
+/// One upstream of one session.
+pub(crate) struct UpstreamCell {
+    /// Inputs that nobody took yet. Bounded by what machines and transports may have under way.
+    inbox: Inbox<Input>,
+    /// Held by the one who drives; only ever tried, never waited for.
+    core: Mutex<Core>,
+    carrier: Carrier,
+    session: Weak<SessionCell>,
+    shared: Arc<Shared>,
+    this: Weak<UpstreamCell>,
+    /// The turns in the start budget of children that are starting.
+    permits: Mutex<Vec<(Generation, OwnedSemaphorePermit)>>,
+}
+
+/// Hands what a transport reports to its cell, for as long as that exists.
+struct CellSink(Weak<UpstreamCell>);
+
+impl Sink for CellSink {
+    fn input(&self, input: Input) {
+        if let Some(cell) = self.0.upgrade() {
+            cell.input(input);
+        }
+    }
+}
+
+impl UpstreamCell {
+    pub(crate) fn new(
+        machine: Upstream,
+        session: Weak<SessionCell>,
+        shared: Arc<Shared>,
+        carrier: impl FnOnce(Arc<dyn Sink>) -> Carrier,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            inbox: Inbox::default(),
+            core: Mutex::new(Core {
+                machine,
+                armed: None,
+            }),
+            carrier: carrier(Arc::new(CellSink(this.clone()))),
+            session,
+            shared,
+            this: this.clone(),
+            permits: Mutex::default(),
+        })
+    }
+
+    /// Takes an input and drives the machine, unless somebody does already.
+    pub(crate) fn input(&self, input: Input) {
+        self.inbox.put(input);
+        self.drive();
+    }
+
+    fn drive(&self) {
+        while let Turn::Mine = self.inbox.turn() {
+            let mut outputs = Vec::new();
+            {
+                let mut core = self.core.lock();
+                while let Some(input) = self.inbox.take() {
+                    core.machine.handle(clock::moment(), input);
+                    while let Some(output) = core.machine.poll() {
+                        outputs.push(output);
+                    }
+                }
+                self.arm(&mut core);
+            }
+            for output in outputs {
+                self.perform(output);
+            }
+            self.inbox.done();
+        }
+    }
+
+    fn arm(&self, core: &mut Core) {
+        let Some(deadline) = core.machine.next_deadline() else {
+            return;
+        };
+        if core.armed.is_none_or(|armed| deadline < armed) {
+            core.armed = Some(deadline);
+            self.shared
+                .timer
+                .arm(deadline, self.this.clone() as Weak<dyn Wake>);
+        }
+    }
+
+    fn perform(&self, output: Output) {
+        match output {
+            Output::Open { generation } => self.open(generation),
+            Output::ToSession { session: _, event } => {
+                if let Some(session) = self.session.upgrade() {
+                    let server = Arc::clone(self.carrier.server());
+                    session.input(SessionInput::Upstream { server, event });
+                }
+            }
+            Output::Emit(event) => {
+                if let Some(generation) = settles_start(&event) {
+                    self.permits.lock().retain(|(held, _)| *held != generation);
+                }
+                let (name, facts) = event::of_upstream(self.carrier.server(), &event);
+                self.shared.events.record(name, facts);
+            }
+            Output::RefreshCredentials => {
+                if !self.carrier.refresh_credentials() {
+                    self.input(Input::Credentials { changed: false });
+                }
+            }
+            transport => self.carrier.perform(transport),
+        }
+    }
+
+    /// A child waits for its turn, so that a hundred servers do not start at once.
+    fn open(&self, generation: Generation) {
+        if !self.carrier.is_child() {
+            self.carrier.open(generation);
+            return;
+        }
+        let this = self.this.clone();
+        let budget = Arc::clone(&self.shared.starts);
+        spawn::named("start budget", async move {
+            // The semaphore is never closed.
+            let Ok(permit) = budget.acquire_owned().await else {
+                return;
+            };
+            let Some(cell) = this.upgrade() else { return };
+            cell.permits.lock().push((generation, permit));
+            cell.input(Input::Admitted { generation });
+            cell.carrier.open(generation);
+        });
+    }
+
+    pub(crate) fn standby(&self) -> (Standby, usize) {
+        let core = self.core.lock();
+        (core.machine.standby(), core.machine.pending_len())
+    }
+
+    pub(crate) fn carrier(&self) -> &Carrier {
+        &self.carrier
+    }
+}
+
+impl Wake for UpstreamCell {
+    fn wake(&self, now: Moment) {
+        let due = {
+            let mut core = self.core.lock();
+            core.armed = None;
+            let due = core
+                .machine
+                .next_deadline()
+                .is_some_and(|deadline| deadline <= now);
+            if !due {
+                self.arm(&mut core);
+            }
+            due
+        };
+        if due {
+            self.input(Input::Timer);
+        }
+    }
+}
+
+/// The generation whose start is over, for better or worse, with this event.
+fn settles_start(event: &springline_proto::upstream::Event) -> Option<Generation> {
+    use springline_proto::upstream::Event;
+    match event {
+        Event::Ready { generation, .. }
+        | Event::StartFailed { generation, .. }
+        | Event::Ended { generation, .. }
+        | Event::Lost { generation, .. } => Some(*generation),
+        Event::Replayed { .. } | Event::Dropped { .. } | Event::Unauthorized { .. } => None,
+    }
+}
