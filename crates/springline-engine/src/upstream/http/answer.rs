@@ -117,6 +117,7 @@ async fn read_json(exchange: &Exchange, awaits: bool, answer: Answer) -> End {
     let what = describe(&answer);
     let mut inflow = match Inflow::new(answer.body, &answer.headers) {
         Ok(inflow) => inflow,
+        Err(_) if !awaits => return End::Accepted,
         Err(coding) => {
             return broken(format!(
                 "{what} in the encoding {:?}, which was not asked for",
@@ -135,6 +136,8 @@ async fn read_json(exchange: &Exchange, awaits: bool, answer: Answer) -> End {
             );
             return End::Complete;
         }
+        // Nothing was awaited, and the status said that it was taken.
+        Err(_) if !awaits => return End::Accepted,
         Err(error) => return broken(error.to_string()),
     };
     let end = report_body(exchange, awaits, &what, &body);

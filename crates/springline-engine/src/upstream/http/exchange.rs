@@ -37,7 +37,10 @@ impl Exchange {
             repeatable,
             alone: false,
         };
-        let end = match request(&self.wire, &self.instance, &ask).await {
+        let sent = request(&self.wire, &self.instance, &ask).await;
+        // The answer may be a stream of hours; the message is not kept for it.
+        drop(ask);
+        let end = match sent {
             Ok(answer) => read_post(&self, purpose, answer).await,
             Err(end) => end,
         };

@@ -26,7 +26,8 @@ const IDLE_MAX: Duration = Duration::from_secs(30);
 /// The server's own timeout, less the way there.
 const HINT_MARGIN: Duration = Duration::from_secs(1);
 
-/// Idle connections kept for one place, and in all; the oldest is closed beyond it (I8).
+/// Idle connections kept for one place, whose oldest is closed beyond it, and in all, where no
+/// further one is kept (I8).
 const PLACE_MAX: usize = 32;
 const TOTAL_MAX: usize = 1024;
 

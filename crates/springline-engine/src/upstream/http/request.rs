@@ -95,7 +95,8 @@ impl After {
 /// safe: dropping it closes the connection, whatever was sent.
 pub(super) async fn request(wire: &Wire, instance: &Instance, ask: &Ask) -> Result<Answer, End> {
     let mut url = Cow::Borrowed(&wire.spec.url);
-    for hop in 0.. {
+    let mut hop = 0;
+    loop {
         let mut answer = attempt(wire, instance, ask, &url).await?;
         if !matches!(answer.status.as_u16(), 301 | 302 | 303 | 307 | 308) {
             return Ok(answer);
@@ -106,6 +107,7 @@ pub(super) async fn request(wire: &Wire, instance: &Instance, ask: &Ask) -> Resu
                     answer.after.give_back(wire).await;
                 }
                 url = Cow::Owned(next);
+                hop += 1;
             }
             Err(text) => {
                 return Err(End::Refused(Refusal {
@@ -117,9 +119,6 @@ pub(super) async fn request(wire: &Wire, instance: &Instance, ask: &Ask) -> Resu
             }
         }
     }
-    Err(End::NotSent {
-        cause: "too many redirects".into(),
-    })
 }
 
 /// 307 and 308 keep method and body, so they are followed, on the same origin only: a signed
