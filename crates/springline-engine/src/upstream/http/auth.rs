@@ -108,11 +108,23 @@ impl Credentials {
         for (name, value) in configured {
             let name = HeaderName::from_bytes(name.as_bytes())
                 .map_err(|_| CredentialsError::Name(name.to_owned()))?;
-            if OWN.contains(&name) || PROTOCOL.contains(&name.as_str()) {
+            let value = secret(name.as_str(), value)?;
+            headers.append(name, value);
+        }
+        Self::from_headers(&headers, auth)
+    }
+
+    /// The same from headers that were checked before; their values are hidden from `Debug`.
+    pub fn from_headers(configured: &HeaderMap, auth: HttpAuth) -> Result<Self, CredentialsError> {
+        let mut headers = HeaderMap::with_capacity(configured.len());
+        for (name, value) in configured {
+            if OWN.contains(name) || PROTOCOL.contains(&name.as_str()) {
                 tracing::debug!(header = %name, "a configured header is set by the gateway itself");
                 continue;
             }
-            headers.append(name.clone(), secret(name.as_str(), value)?);
+            let mut value = value.clone();
+            value.set_sensitive(true);
+            headers.append(name.clone(), value);
         }
         let credentials = Self { headers, auth };
         // A probe, so that a value that cannot be sent is told at load and not at the first call.

@@ -26,6 +26,10 @@ const FAMILY_DELAY: Duration = Duration::from_millis(250);
 /// Bytes of a proxy's answer to CONNECT; real ones have a few hundred.
 const CONNECT_HEAD_MAX: usize = 16 * 1024;
 
+/// Bytes that nobody acknowledges for this long mean that the peer is gone; the kernel's own patience
+/// is a quarter of an hour.
+const UNACKNOWLEDGED_MAX_MS: u32 = 60_000;
+
 /// A dead peer is noticed after idle + 3 x interval on a connection that carries nothing, such as
 /// a GET stream over a path that forgot it.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(10), 3);
@@ -176,19 +180,19 @@ async fn connect(host: &str, port: u16) -> Result<Socket, DialError> {
         return connect_in_turn(host, &first).await;
     }
     let mut head = std::pin::pin!(connect_in_turn(host, &first));
+    let mut other = std::pin::pin!(connect_in_turn(host, &second));
+    // If both fail, the first family's error is told: it is the one that people expect.
     tokio::select! {
         done = &mut head => match done {
             Ok(socket) => return Ok(socket),
-            // The other family's error tells as much; with none left, the last one is told.
-            Err(_) => return connect_in_turn(host, &second).await,
+            Err(error) => return other.await.map_err(|_| error),
         },
         () = tokio::time::sleep(FAMILY_DELAY) => {}
     }
-    let mut other = std::pin::pin!(connect_in_turn(host, &second));
     tokio::select! {
         done = &mut head => match done {
             Ok(socket) => Ok(socket),
-            Err(_) => other.await,
+            Err(error) => other.await.map_err(|_| error),
         },
         done = &mut other => match done {
             Ok(socket) => Ok(socket),
@@ -332,7 +336,11 @@ impl Socket {
             .and_then(|()| Ok(rustix::net::sockopt::set_socket_keepalive(&stream, true)?))
             .and_then(|()| Ok(rustix::net::sockopt::set_tcp_keepidle(&stream, idle)?))
             .and_then(|()| Ok(rustix::net::sockopt::set_tcp_keepintvl(&stream, interval)?))
-            .and_then(|()| Ok(rustix::net::sockopt::set_tcp_keepcnt(&stream, count)?));
+            .and_then(|()| Ok(rustix::net::sockopt::set_tcp_keepcnt(&stream, count)?))
+            .and_then(|()| {
+                let most = UNACKNOWLEDGED_MAX_MS;
+                Ok(rustix::net::sockopt::set_tcp_user_timeout(&stream, most)?)
+            });
         if let Err(error) = set {
             // The connection works without; it is only slower, or slower to be noticed dead.
             tracing::debug!(%error, "an option of a socket could not be set");

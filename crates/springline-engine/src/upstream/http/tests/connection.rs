@@ -253,4 +253,9 @@ async fn localhost_is_dialled_in_both_families() {
     let mut peer = rig.accept().await;
     let asked = rig.answered(&mut peer).await;
     assert!(asked.header("host").unwrap().starts_with("localhost:"));
+    // Bound before the other is let go, so that it is another port.
+    rig.listener = TcpListener::bind("[::1]:0").await.unwrap();
+    drop(peer);
+    rig.send(2);
+    assert!(rig.unsent().await.starts_with("127.0.0.1:"));
 }
