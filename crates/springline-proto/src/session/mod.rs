@@ -9,6 +9,7 @@
 
 mod all;
 mod ask;
+mod attach;
 mod client;
 mod gather;
 mod notice;
@@ -16,6 +17,7 @@ mod open;
 mod port;
 mod report;
 mod request;
+mod route;
 mod stream;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -38,6 +40,9 @@ use crate::version::Version;
 pub use port::{
     Accept, Downstream, Endpoint, EntryView, Event, Input, Known, Output, Part, Remembered,
 };
+
+/// Room that an idle session keeps for outputs: most inputs make fewer.
+const OUT_IDLE_MAX: usize = 8;
 
 /// What a session is made from.
 #[derive(Clone)]
@@ -192,7 +197,11 @@ impl Session {
 
     /// The next thing to do.
     pub fn poll(&mut self) -> Option<Output> {
-        self.out.pop_front()
+        let output = self.out.pop_front();
+        if output.is_none() && self.out.capacity() > OUT_IDLE_MAX {
+            self.out.shrink_to(OUT_IDLE_MAX);
+        }
+        output
     }
 
     /// When to give [`Input::Timer`], if nothing happens before.

@@ -11,14 +11,10 @@ use crate::call::{ClientExchange, Connection, Moment};
 use crate::error::{Fault, FaultKind, error_response, plain_error};
 use crate::json::Pieces;
 use crate::method::Method;
-use crate::redelivery::{Resume, StreamId};
-use crate::upstream;
+use crate::redelivery::StreamId;
 
 /// After what time a client comes back to a stream that was cut.
 const RETRY: Duration = Duration::from_secs(1);
-
-/// The one answer to every cursor that is not of this session, so that nothing can be probed.
-const UNKNOWN_CURSOR: &str = "Last-Event-ID names no event of this session";
 
 /// Where the answer to a pending request goes.
 #[derive(Debug)]
@@ -51,51 +47,6 @@ pub(super) struct Held {
 }
 
 impl Session {
-    /// The client opened a GET stream, or attached its pipe.
-    pub(super) fn on_stream_opened(
-        &mut self,
-        now: Moment,
-        connection: Connection,
-        cursor: Option<&str>,
-    ) {
-        if self.downstream == Downstream::Pipe {
-            self.attach(connection);
-            self.flush_held(now);
-            return;
-        }
-        match cursor.map(|cursor| self.redelivery.resume(cursor)) {
-            None => self.open_main(now, connection, None),
-            Some(Resume::After(StreamId::GET, ordinal)) => {
-                self.open_main(now, connection, Some(ordinal));
-            }
-            Some(Resume::After(stream, ordinal)) => self.resume(connection, stream, ordinal),
-            Some(Resume::Complete) => {
-                self.put_stream(connection, Part::Begin);
-                self.put_stream(connection, Part::End);
-            }
-            Some(Resume::Lost { id }) => self.say_lost(connection, &id),
-            Some(Resume::Unknown) => {
-                let body = error_response(None, &plain_error(-32600, UNKNOWN_CURSOR));
-                self.put_stream(connection, Part::Refuse { status: 400, body });
-            }
-        }
-    }
-
-    /// The client closed a GET stream, or its pipe is gone.
-    pub(super) fn on_stream_closed(&mut self, connection: Connection) {
-        if self.main == Some(connection) {
-            self.main = None;
-            self.tell_attached(false);
-        }
-        if let Some(number) = self.resumed.remove(&connection)
-            && let Some(pending) = self.pending.get_mut(&number)
-            && let Outlet::Stream(_, reader) = &mut pending.outlet
-            && *reader == Some(Reader::Get(connection))
-        {
-            *reader = None;
-        }
-    }
-
     /// The connection of a POST broke. The call goes on (2025-11-25 basic/transports: a disconnect
     /// is not a cancellation).
     pub(super) fn on_exchange_gone(&mut self, now: Moment, exchange: ClientExchange) {
@@ -314,18 +265,18 @@ impl Session {
         self.out.push_back(Output::ToExchange { exchange, part });
     }
 
-    fn put_stream(&mut self, connection: Connection, part: Part) {
+    pub(super) fn put_stream(&mut self, connection: Connection, part: Part) {
         self.out.push_back(Output::ToStream { connection, part });
     }
 
-    fn put_reader(&mut self, reader: Reader, part: Part) {
+    pub(super) fn put_reader(&mut self, reader: Reader, part: Part) {
         match reader {
             Reader::Post(exchange) => self.put_exchange(exchange, part),
             Reader::Get(connection) => self.put_stream(connection, part),
         }
     }
 
-    fn put_main(&mut self, now: Moment, connection: Connection, data: Pieces) {
+    pub(super) fn put_main(&mut self, now: Moment, connection: Connection, data: Pieces) {
         let id = (self.downstream == Downstream::Http).then(|| {
             self.redelivery
                 .push(now, &self.settings, StreamId::GET, &data, false)
@@ -379,54 +330,6 @@ impl Session {
         }
     }
 
-    fn attach(&mut self, connection: Connection) {
-        let was_attached = self.main.replace(connection).is_some();
-        if !was_attached {
-            self.tell_attached(true);
-        }
-    }
-
-    /// Opens the standalone GET stream; a newer one replaces the older.
-    fn open_main(&mut self, now: Moment, connection: Connection, after: Option<u64>) {
-        if let Some(older) = self.main {
-            self.put_stream(older, Part::End);
-        }
-        self.attach(connection);
-        self.put_stream(connection, Part::Begin);
-        match after {
-            None if self.has_priming_event() => {
-                let part = self.priming_event(StreamId::GET);
-                self.put_stream(connection, part);
-            }
-            None => {}
-            Some(ordinal) => self.replay(connection, StreamId::GET, ordinal),
-        }
-        self.flush_held(now);
-    }
-
-    /// Goes on with the answer stream of a request on another connection; the one before it ends.
-    fn resume(&mut self, connection: Connection, stream: StreamId, ordinal: u64) {
-        self.put_stream(connection, Part::Begin);
-        self.replay(connection, stream, ordinal);
-        let number = self.pending.iter().find_map(|(number, pending)| {
-            matches!(pending.outlet, Outlet::Stream(own, _) if own == stream).then_some(*number)
-        });
-        let Some(number) = number.filter(|_| !self.redelivery.is_complete(stream)) else {
-            self.put_stream(connection, Part::End);
-            return;
-        };
-        let Some(pending) = self.pending.get_mut(&number) else {
-            return;
-        };
-        let reader = Some(Reader::Get(connection));
-        let before = std::mem::replace(&mut pending.outlet, Outlet::Stream(stream, reader));
-        self.resumed.insert(connection, number);
-        if let Outlet::Stream(_, Some(older)) = before {
-            self.forget_reader(older);
-            self.put_reader(older, Part::End);
-        }
-    }
-
     pub(super) fn forget_reader(&mut self, reader: Reader) {
         match reader {
             Reader::Post(exchange) => self.exchanges.remove(&exchange),
@@ -434,56 +337,17 @@ impl Session {
         };
     }
 
-    fn replay(&mut self, connection: Connection, stream: StreamId, ordinal: u64) {
-        for (id, data) in self.redelivery.after(stream, ordinal) {
-            self.put_stream(
-                connection,
-                Part::Event {
-                    id: Some(id),
-                    retry: None,
-                    data,
-                },
-            );
-        }
-    }
-
-    /// The answer that this stream carried is not held any more.
-    fn say_lost(&mut self, connection: Connection, id: &[u8]) {
-        self.put_stream(connection, Part::Begin);
-        if !id.is_empty() {
-            let data = Fault::new(FaultKind::ResultLost).response(id).into();
-            self.put_stream(
-                connection,
-                Part::Event {
-                    id: None,
-                    retry: None,
-                    data,
-                },
-            );
-        }
-        self.put_stream(connection, Part::End);
-    }
-
-    fn has_priming_event(&self) -> bool {
+    pub(super) fn has_priming_event(&self) -> bool {
         self.version
             .is_some_and(crate::version::Version::has_priming_event)
     }
 
-    fn priming_event(&mut self, stream: StreamId) -> Part {
+    pub(super) fn priming_event(&mut self, stream: StreamId) -> Part {
         let id = Some(self.redelivery.prime(stream));
         Part::Event {
             id,
             retry: Some(RETRY),
             data: Pieces::new(),
-        }
-    }
-
-    fn tell_attached(&mut self, attached: bool) {
-        if self.phase == Phase::Fresh {
-            return;
-        }
-        for server in self.servers() {
-            self.tell(server, upstream::Input::Attached(attached));
         }
     }
 }

@@ -1,0 +1,392 @@
+//! Random sequences of inputs, and what must hold after each step.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::script::one;
+use crate::call::{CallKey, ClientExchange, Connection, Generation, Moment};
+use crate::error::{Fault, FaultKind};
+use crate::message::Message;
+use crate::random::Random;
+use crate::session::*;
+use crate::upstream::{self, SessionEvent};
+
+/// What a client may see of a POST or GET.
+#[derive(Default)]
+struct Seen {
+    begun: bool,
+    ended: bool,
+    events: usize,
+}
+
+/// A client, a server and the checks.
+struct World {
+    random: Random,
+    session: Session,
+    now: Moment,
+    exchanges: BTreeMap<ClientExchange, Seen>,
+    streams: BTreeMap<Connection, Seen>,
+    gone: BTreeSet<ClientExchange>,
+    closed_streams: BTreeSet<Connection>,
+    /// Calls that the server has, by number.
+    calls: BTreeSet<u64>,
+    /// What each cursor stands for.
+    cursors: BTreeMap<Arc<str>, Bytes>,
+    /// Marks of answers that the client got, by the cursor of the event if it had one.
+    answers: BTreeMap<String, Option<Arc<str>>>,
+    next: u64,
+    is_closed: bool,
+}
+
+fn message(text: &str) -> Message {
+    Message::parse(text.as_bytes().to_vec()).unwrap()
+}
+
+impl World {
+    fn new(seed: u64, downstream: Downstream) -> Self {
+        let now = Moment(Duration::from_secs(1));
+        Self {
+            random: Random::new(seed),
+            session: Session::new(one(downstream), now),
+            now,
+            exchanges: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            gone: BTreeSet::new(),
+            closed_streams: BTreeSet::new(),
+            calls: BTreeSet::new(),
+            cursors: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            next: 0,
+            is_closed: false,
+        }
+    }
+
+    fn next(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn give(&mut self, input: Input) {
+        self.session.handle(self.now, input);
+        while let Some(output) = self.session.poll() {
+            assert!(!self.is_closed, "an output after the last: {output:?}");
+            self.check(output);
+        }
+        if let Some(deadline) = self.session.next_deadline() {
+            assert!(deadline > self.now, "a deadline that has passed");
+        }
+    }
+
+    fn check(&mut self, output: Output) {
+        match output {
+            Output::ToExchange { exchange, part } => {
+                assert!(
+                    !self.gone.contains(&exchange),
+                    "a part for a connection that is gone"
+                );
+                let mut seen = self
+                    .exchanges
+                    .remove(&exchange)
+                    .expect("an exchange that exists");
+                self.check_part(&mut seen, part);
+                self.exchanges.insert(exchange, seen);
+            }
+            Output::ToStream { connection, part } => {
+                assert!(
+                    !self.closed_streams.contains(&connection),
+                    "a part for a closed stream"
+                );
+                let mut seen = self
+                    .streams
+                    .remove(&connection)
+                    .expect("a stream that exists");
+                self.check_part(&mut seen, part);
+                self.streams.insert(connection, seen);
+            }
+            Output::ToUpstream { input, .. } => match *input {
+                upstream::Input::Call { key, .. } | upstream::Input::Start { key, .. } => {
+                    self.calls.insert(key.number);
+                }
+                upstream::Input::Cancel { key, .. } => {
+                    assert!(self.calls.contains(&key.number), "a cancel of nothing");
+                }
+                _ => {}
+            },
+            Output::Closed => self.is_closed = true,
+            Output::Remember { .. } | Output::Emit(_) => {}
+        }
+    }
+
+    fn check_part(&mut self, seen: &mut Seen, part: Part) {
+        assert!(!seen.ended, "a part after the end: {part:?}");
+        match part {
+            Part::Accepted | Part::Refuse { .. } => {
+                assert!(!seen.begun);
+                seen.ended = true;
+            }
+            Part::Json(body) => {
+                assert!(!seen.begun);
+                seen.ended = true;
+                self.check_answer(&body.to_bytes(), None);
+            }
+            Part::Begin => {
+                assert!(!seen.begun);
+                seen.begun = true;
+            }
+            Part::Event { id, data, .. } => {
+                seen.events += 1;
+                let data = data.to_bytes();
+                if let Some(id) = id.clone() {
+                    let before = self.cursors.insert(id, data.clone());
+                    assert!(
+                        before.is_none_or(|before| before == data),
+                        "one cursor, two events"
+                    );
+                }
+                if !data.is_empty() {
+                    self.check_answer(&data, id.as_ref());
+                }
+            }
+            Part::End => {
+                assert!(seen.begun);
+                seen.ended = true;
+            }
+        }
+    }
+
+    /// An answer of the server carries a mark; no mark reaches the client twice, but for the
+    /// redelivery of the same event.
+    fn check_answer(&mut self, body: &Bytes, cursor: Option<&Arc<str>>) {
+        let value: serde_json::Value = serde_json::from_slice(body).expect("valid JSON");
+        if let Some(mark) = value["result"]["mark"].as_str() {
+            let is_new = match self.answers.insert(mark.to_owned(), cursor.cloned()) {
+                None => true,
+                Some(before) => cursor.is_some() && before.as_ref() == cursor,
+            };
+            assert!(is_new, "answer {mark} came twice");
+            assert_eq!(
+                value["id"].to_string(),
+                mark.split('/').next_back().unwrap()
+            );
+        }
+    }
+
+    fn step(&mut self, downstream: Downstream) {
+        let ids = ["1", "\"1\"", "2", "\"x\"", "3", "4", "5", "6"];
+        let id = self.random.pick(&ids[..]).to_owned();
+        match self.random.below(16) {
+            0..=4 => {
+                let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call"}}"#);
+                self.send(downstream, &text);
+            }
+            5..=7 => self.answer(),
+            8 => {
+                let text = format!(
+                    r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#
+                );
+                self.send(downstream, &text);
+            }
+            9 => self.notify(),
+            10 => self.ask(),
+            11 => {
+                let n = self.random.below(8);
+                self.send(
+                    downstream,
+                    &format!(r#"{{"jsonrpc":"2.0","id":{n},"result":{{}}}}"#),
+                );
+            }
+            12 => self.lose(),
+            13 => self.listen(),
+            _ => {
+                let millis = self.random.below(2000) as u64;
+                self.now = self.now.after(Duration::from_millis(millis));
+                self.give(Input::Timer);
+            }
+        }
+    }
+
+    fn send(&mut self, downstream: Downstream, text: &str) {
+        let exchange = (downstream == Downstream::Http).then(|| ClientExchange(self.next()));
+        if let Some(exchange) = exchange {
+            self.exchanges.insert(exchange, Seen::default());
+        }
+        let accept = if self.random.below(4) == 0 {
+            Accept::Json
+        } else {
+            Accept::Both
+        };
+        self.give(Input::Message {
+            exchange,
+            accept,
+            message: message(text),
+        });
+    }
+
+    fn some_call(&mut self) -> Option<CallKey> {
+        let calls: Vec<u64> = self.calls.iter().copied().collect();
+        let number = *calls.get(self.random.below(calls.len().max(1)))?;
+        Some(CallKey {
+            session: super::script::KEY,
+            number,
+        })
+    }
+
+    fn report(&mut self, event: SessionEvent) {
+        self.give(Input::Upstream {
+            server: "time".into(),
+            event,
+        });
+    }
+
+    /// The mark names the id that the session holds for the call.
+    fn answer(&mut self) {
+        let Some(key) = self.some_call() else {
+            return;
+        };
+        self.calls.remove(&key.number);
+        if self.random.below(4) == 0 {
+            let fault = Fault::new(FaultKind::ServerExited);
+            self.report(SessionEvent::Failed {
+                key,
+                fault,
+                server_error: None,
+            });
+            return;
+        }
+        let id = self
+            .session
+            .pending
+            .get(&key.number)
+            .map(|pending| pending.id.clone());
+        let id = String::from_utf8(id.unwrap_or_default().to_vec()).unwrap();
+        let mark = serde_json::to_string(&format!("{}/{id}", key.number)).unwrap();
+        let text = format!(r#"{{"jsonrpc":"2.0","result":{{"mark":{mark}}},"id":0}}"#);
+        self.report(SessionEvent::Answer {
+            key,
+            message: message(&text),
+        });
+    }
+
+    fn notify(&mut self) {
+        let method = self
+            .random
+            .pick(&["progress", "message", "vendor"][..])
+            .to_owned();
+        let related = if self.random.below(3) == 0 {
+            None
+        } else {
+            self.some_call()
+        };
+        let text = format!(r#"{{"jsonrpc":"2.0","method":"notifications/{method}"}}"#);
+        self.report(SessionEvent::Notification {
+            related,
+            message: message(&text),
+        });
+    }
+
+    fn ask(&mut self) {
+        let generation = Generation(self.random.below(3) as u64);
+        let id = self.random.below(5);
+        if self.random.below(4) == 0 {
+            self.report(SessionEvent::InstanceGone { generation });
+            return;
+        }
+        let related = if self.random.below(2) == 0 {
+            None
+        } else {
+            self.some_call()
+        };
+        let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"roots/list"}}"#);
+        self.report(SessionEvent::Request {
+            related,
+            generation,
+            message: message(&text),
+        });
+    }
+
+    fn lose(&mut self) {
+        let open: Vec<ClientExchange> = self
+            .exchanges
+            .iter()
+            .filter(|(exchange, seen)| !seen.ended && !self.gone.contains(exchange))
+            .map(|(exchange, _)| *exchange)
+            .collect();
+        if let Some(exchange) = open.get(self.random.below(open.len().max(1))) {
+            self.gone.insert(*exchange);
+            self.give(Input::ExchangeGone(*exchange));
+        }
+    }
+
+    fn listen(&mut self) {
+        let open: Vec<Connection> = self
+            .streams
+            .iter()
+            .filter(|(connection, seen)| !seen.ended && !self.closed_streams.contains(connection))
+            .map(|(connection, _)| *connection)
+            .collect();
+        if let Some(connection) = open.get(self.random.below(open.len().max(1) * 2)) {
+            self.closed_streams.insert(*connection);
+            self.give(Input::StreamClosed(*connection));
+            return;
+        }
+        let connection = Connection(self.next());
+        self.streams.insert(connection, Seen::default());
+        let cursors: Vec<Arc<str>> = self.cursors.keys().cloned().collect();
+        let cursor = cursors.get(self.random.below(cursors.len().max(1) * 2));
+        let cursor = cursor.map(|cursor| (**cursor).into());
+        self.give(Input::StreamOpened { connection, cursor });
+    }
+}
+
+fn play(seed: u64, downstream: Downstream) {
+    let mut world = World::new(seed, downstream);
+    if downstream == Downstream::Pipe {
+        world.listen();
+    }
+    world.send(
+        downstream,
+        r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{}}}}"#,
+    );
+    let key = world.some_call().unwrap();
+    world.calls.remove(&key.number);
+    let result = Bytes::from_static(br#"{"protocolVersion":"2025-11-25"}"#);
+    world.report(SessionEvent::Started { key, result });
+    world.send(
+        downstream,
+        r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#,
+    );
+    for _ in 0..200 {
+        world.step(downstream);
+    }
+    assert_eq!(world.session.ids.len(), world.session.pending.len());
+    let now = world.now;
+    world.give(Input::Close);
+    assert!(
+        world.is_closed && world.session.next_deadline().is_none(),
+        "closed at {now:?}"
+    );
+    for (exchange, seen) in &world.exchanges {
+        assert!(
+            seen.ended || world.gone.contains(exchange),
+            "{exchange} was never answered"
+        );
+    }
+    assert_eq!(world.session.pending(), 0);
+}
+
+#[test]
+fn no_answer_is_lost_or_given_twice_over_http() {
+    for seed in 0..100 {
+        play(seed, Downstream::Http);
+    }
+}
+
+#[test]
+fn no_answer_is_given_twice_on_a_pipe() {
+    for seed in 0..50 {
+        play(seed, Downstream::Pipe);
+    }
+}
