@@ -1,12 +1,239 @@
 //! `springline bridge`: stdio to one server, with the gateway's engine inside this process.
 //!
-//! Owns: the life of the one session. It must not know transports: the engine picks them by the
-//! definition of the server.
+//! Owns: the definition that the command line makes, and the life of the one session. It must not
+//! know transports: the engine picks them by the definition.
 
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use springline_engine::clock;
+use springline_engine::config::{
+    self, Auth, Config, Definition, Entry, EntryOptions, Environment, HttpDefinition,
+    ProcessEnvironment, RESERVED_HEADERS, Secret, Settings, StdioDefinition,
+};
 use springline_engine::downstream::{Gate, Parts as _, Principal, Session as _, socket};
+use springline_engine::gateway::Gateway;
+use springline_engine::upstream::http::{HttpShared, ProxyEnv};
 use springline_proto::session::{Downstream, Endpoint, Part};
+use tokio::time::timeout;
+use url::Url;
 
-use crate::stdio::{Deaf, Front, Heard};
+use crate::stdio::{Deaf, Front, Heard, SIGNAL_GRACE, complain};
+
+/// The exit code of a command line that makes no sense.
+const USAGE: u8 = 2;
+
+/// Characters that the name of a server entry may have.
+const NAME_MAX: usize = 32;
+
+/// What `bridge` is told.
+#[derive(Clone, Debug)]
+pub struct BridgeArgs {
+    /// The server.
+    pub target: Target,
+    /// `--header NAME:VALUE`, as written: variables in it are replaced here, so that secrets need
+    /// not stand in the list of processes.
+    pub headers: Vec<String>,
+    /// `--bearer-env VAR`: the variable that holds a bearer token.
+    pub bearer_env: Option<String>,
+    /// `--timeout`: the patience with a silent call.
+    pub timeout: Option<Duration>,
+    /// `--resume NAME`; not available yet.
+    pub resume: Option<String>,
+}
+
+/// The server that is bridged to.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// A Streamable HTTP endpoint.
+    Url(String),
+    /// A program that speaks on its standard input and output.
+    Command {
+        /// The program.
+        program: String,
+        /// Its arguments, as they are.
+        args: Vec<String>,
+    },
+}
+
+/// What is wrong with the command line.
+#[derive(Debug, thiserror::Error)]
+pub enum UsageError {
+    /// `--resume` was given.
+    #[error("--resume is not available yet; run without it")]
+    Resume,
+    /// The endpoint is no URL that can be used.
+    #[error("the URL must be http:// or https://, without user name and password{0}")]
+    Url(String),
+    /// A header that cannot be sent.
+    #[error("--header {name}: {problem}")]
+    Header {
+        /// Its name.
+        name: String,
+        /// Why not.
+        problem: String,
+    },
+    /// The token's variable is missing.
+    #[error("--bearer-env: the variable {0} is not set")]
+    Bearer(String),
+    /// A header or token for a program.
+    #[error("--header and --bearer-env are for a URL; a program gets its secrets by environment")]
+    Program,
+}
+
+/// Runs `bridge` until its client has finished, and says how it ended.
+pub async fn run(args: BridgeArgs) -> ExitCode {
+    let config = match configure(&args, &ProcessEnvironment) {
+        Ok(config) => config,
+        Err(error) => {
+            complain("bridge", &error.to_string());
+            return ExitCode::from(USAGE);
+        }
+    };
+    let mut front = match Front::open("bridge", config.settings.body_max) {
+        Ok(front) => front,
+        Err(error) => {
+            complain("bridge", &format!("cannot start: {error}"));
+            return ExitCode::FAILURE;
+        }
+    };
+    let server: Arc<str> = config
+        .servers
+        .keys()
+        .next()
+        .map_or("server", String::as_str)
+        .into();
+    let proxies = ProxyEnv::read(|name| std::env::var(name).ok());
+    let http = Arc::new(HttpShared::new(proxies, Arc::new(clock::wall)));
+    let gateway = Gateway::new(&config, http);
+    let ended = carry(&gateway, Endpoint::One(server), &mut front).await;
+    // The session upstream is ended by DELETE, a child by the end of its input.
+    if timeout(SIGNAL_GRACE, gateway.shut_down(Duration::ZERO))
+        .await
+        .is_err()
+    {
+        front.complain("the server did not end in time");
+    }
+    if ended.is_ok() {
+        front.close().await;
+    }
+    ExitCode::SUCCESS
+}
+
+/// The configuration of a gateway with this one server.
+fn configure(args: &BridgeArgs, environment: &dyn Environment) -> Result<Config, UsageError> {
+    if args.resume.is_some() {
+        return Err(UsageError::Resume);
+    }
+    let (name, definition) = match &args.target {
+        Target::Url(url) => {
+            let definition = http_definition(url, args, environment)?;
+            let name = definition.url.host_str().unwrap_or_default().to_owned();
+            (name, Definition::Http(definition))
+        }
+        Target::Command { .. } if !args.headers.is_empty() || args.bearer_env.is_some() => {
+            return Err(UsageError::Program);
+        }
+        Target::Command { program, args } => {
+            let name = Path::new(program)
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy();
+            let definition = StdioDefinition::new(program.clone(), args.clone());
+            (name.into_owned(), Definition::Stdio(definition))
+        }
+    };
+    let settings = Settings::built_in(environment)
+        .map_err(|problem| UsageError::Url(format!(": {problem}")))?;
+    let mut options = EntryOptions::from_settings(&settings);
+    if let Some(timeout) = args.timeout {
+        options.call_timeout = timeout;
+        options.call_timeout_max = options.call_timeout_max.max(timeout);
+    }
+    let name = entry_name(&name);
+    let entry = Entry::synthetic(&name, definition, options);
+    Ok(Config {
+        servers: [(name, entry)].into_iter().collect(),
+        settings,
+        notes: Vec::new(),
+        files: Vec::new(),
+    })
+}
+
+/// A name for errors, made of what the server is called.
+fn entry_name(text: &str) -> String {
+    let name: String = text
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .take(NAME_MAX)
+        .collect();
+    let name = name.trim_matches('-');
+    if name.is_empty() {
+        "server".to_owned()
+    } else {
+        name.to_owned()
+    }
+}
+
+fn http_definition(
+    text: &str,
+    args: &BridgeArgs,
+    environment: &dyn Environment,
+) -> Result<HttpDefinition, UsageError> {
+    let mut url = Url::parse(text).map_err(|error| UsageError::Url(format!(": {error}")))?;
+    let is_plain = url.username().is_empty() && url.password().is_none() && url.has_host();
+    if !matches!(url.scheme(), "http" | "https") || !is_plain {
+        return Err(UsageError::Url(String::new()));
+    }
+    url.set_fragment(None);
+    let mut definition = HttpDefinition::new(url);
+    definition.headers = headers(&args.headers, environment)?;
+    if let Some(variable) = &args.bearer_env {
+        let token = environment
+            .var(variable)
+            .and_then(|value| value.into_string().ok());
+        let token = token.filter(|token| !token.trim().is_empty());
+        let token = token.ok_or_else(|| UsageError::Bearer(variable.clone()))?;
+        definition.auth = Some(Auth::Bearer {
+            token: Secret::new(token.trim()),
+        });
+    }
+    Ok(definition)
+}
+
+fn headers(written: &[String], environment: &dyn Environment) -> Result<HeaderMap, UsageError> {
+    let mut headers = HeaderMap::new();
+    for text in written {
+        // Without a colon the whole may be a secret: it is not repeated.
+        let (name, value) = text.split_once(':').unwrap_or(("", ""));
+        let name = name.trim().to_ascii_lowercase();
+        let refuse = |problem: &str| {
+            Err(UsageError::Header {
+                name: name.clone(),
+                problem: problem.to_owned(),
+            })
+        };
+        let Ok(header) = HeaderName::try_from(name.as_str()) else {
+            return refuse("write NAME:VALUE");
+        };
+        if RESERVED_HEADERS.contains(&name.as_str()) {
+            return refuse("this header belongs to the protocol");
+        }
+        let value = match config::expand(value.trim(), environment) {
+            Ok(value) => value,
+            Err(problem) => return refuse(&problem.to_string()),
+        };
+        let Ok(mut value) = HeaderValue::try_from(value) else {
+            return refuse("its value has characters that no header may have");
+        };
+        value.set_sensitive(true);
+        headers.append(header, value);
+    }
+    Ok(headers)
+}
 
 /// Carries one session between the client in front and a gate, until either side ends: the client
 /// by the end of its input, and then its calls in flight finish.

@@ -29,6 +29,10 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 configuration refused, 4 another 
 pub(crate) enum Command {
     /// Run the gateway in the foreground.
     Serve(ServeArgs),
+    /// Be a stdio MCP server for a client; bridges to the gateway, and starts one when none runs.
+    Connect(ConnectArgs),
+    /// Bridge stdio to one server, with no gateway.
+    Bridge(BridgeArgs),
     /// Be a small MCP server on stdin and stdout, to try things with.
     #[command(hide = true)]
     Demo,
@@ -61,3 +65,45 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     pub(crate) log_json: bool,
 }
+
+/// `springline connect`.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct ConnectArgs {
+    /// The server; without it every server behind one endpoint.
+    pub(crate) server: Option<String>,
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+    /// Never start a gateway.
+    #[arg(long)]
+    pub(crate) no_start: bool,
+}
+
+/// `springline bridge`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = BRIDGE_EXAMPLES)]
+pub(crate) struct BridgeArgs {
+    /// The server's Streamable HTTP endpoint.
+    #[arg(required_unless_present = "command", conflicts_with = "command")]
+    pub(crate) url: Option<String>,
+    /// A program and its arguments, after `--`.
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<String>,
+    /// A header for every request, NAME:VALUE; `${VAR}` in it is replaced. May be repeated.
+    #[arg(long = "header", value_name = "NAME:VALUE")]
+    pub(crate) headers: Vec<String>,
+    /// The environment variable that holds a bearer token.
+    #[arg(long, value_name = "VAR")]
+    pub(crate) bearer_env: Option<String>,
+    /// How long a call may stay without any message, for example 30s or 10m.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) timeout: Option<String>,
+    /// Not available yet.
+    #[arg(long, value_name = "NAME", hide = true)]
+    pub(crate) resume: Option<String>,
+}
+
+const BRIDGE_EXAMPLES: &str = "\
+Examples:
+  springline bridge https://mcp.example/mcp --bearer-env TOKEN
+  springline bridge https://mcp.example/mcp --header 'X-Key: ${KEY}'
+  springline bridge -- uvx mcp-server-time";

@@ -3,6 +3,7 @@
 mod cli;
 mod demo;
 mod exit;
+mod pipe;
 mod serve;
 
 use std::io::Write as _;
@@ -17,7 +18,7 @@ use self::exit::Exit;
 fn main() -> ExitCode {
     let cli = Cli::parse();
     match run(cli.command) {
-        Ok(exit) => exit.into(),
+        Ok(code) => code,
         Err(error) => {
             say(&format!("{error:#}"));
             Exit::Failed.into()
@@ -25,13 +26,21 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> anyhow::Result<Exit> {
+fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Serve(args) => {
             log(args.log_json);
-            runtime()?.block_on(serve::run(args))
+            Ok(runtime()?.block_on(serve::run(args))?.into())
         }
-        Command::Demo => demo::run(),
+        Command::Connect(args) => {
+            quiet();
+            runtime()?.block_on(pipe::connect(args))
+        }
+        Command::Bridge(args) => {
+            quiet();
+            runtime()?.block_on(pipe::bridge(args))
+        }
+        Command::Demo => Ok(demo::run()?.into()),
     }
 }
 
@@ -52,6 +61,13 @@ fn log(as_json: bool) {
         builder.json().init();
     } else {
         builder.with_ansi(false).init();
+    }
+}
+
+/// For commands that promise one line on stderr for each failure: logs only when they are asked for.
+fn quiet() {
+    if std::env::var_os("SPRINGLINE_LOG").is_some() {
+        log(false);
     }
 }
 

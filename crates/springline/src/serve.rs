@@ -23,6 +23,7 @@ const CONNECTIONS_GRACE: Duration = Duration::from_secs(2);
 
 /// Runs until SIGTERM, SIGINT or `springline stop`.
 pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
+    springline::autostart::detach_if_asked();
     let overrides = Overrides {
         listen: args.listen,
         socket: args.place.socket,

@@ -79,7 +79,7 @@ pub struct Ca {
 }
 
 /// Fields that belong to the protocol or to one connection; in `headers` they are ignored.
-pub(crate) const RESERVED_HEADERS: &[&str] = &[
+pub const RESERVED_HEADERS: &[&str] = &[
     "accept",
     "connection",
     "content-length",

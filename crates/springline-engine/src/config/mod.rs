@@ -29,11 +29,13 @@ mod source;
 mod unit;
 mod value;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use indexmap::IndexMap;
 
-pub use self::definition::{Auth, Ca, Definition, HttpDefinition, StdioDefinition, sanitised_url};
+pub use self::definition::{
+    Auth, Ca, Definition, HttpDefinition, RESERVED_HEADERS, StdioDefinition, sanitised_url,
+};
 pub use self::entry::{Entry, EntryOptions, OnStateLoss, Replay, Scope};
 pub use self::environment::{Environment, ProcessEnvironment, ReadError};
 pub use self::identity::Identity;
@@ -97,6 +99,22 @@ pub fn load(
         notes,
         files: gathered.files,
     })
+}
+
+/// Replaces the variables in a text from the command line; the grammar is that of the files, and
+/// relative paths start at the current folder. Blocks on the disk for `${file:…}`.
+///
+/// # Errors
+/// When a variable is not set or a file cannot be read. No value is part of the message.
+pub fn expand(text: &str, environment: &dyn Environment) -> Result<String, EntryError> {
+    let expander = expand::Expander {
+        environment,
+        folder: Path::new(""),
+        entry: None,
+    };
+    expander
+        .expand(text, &Place::Whole)
+        .map(std::borrow::Cow::into_owned)
 }
 
 #[cfg(test)]
