@@ -32,7 +32,7 @@ struct World {
     gone: BTreeSet<ClientExchange>,
     closed_streams: BTreeSet<Connection>,
     /// Calls that the server has, by number.
-    calls: BTreeSet<u64>,
+    calls: BTreeMap<u64, Arc<str>>,
     /// What each cursor stands for.
     cursors: BTreeMap<Arc<str>, Bytes>,
     /// Marks of answers that the client got, by the cursor of the event if it had one.
@@ -46,17 +46,17 @@ fn message(text: &str) -> Message {
 }
 
 impl World {
-    fn new(seed: u64, downstream: Downstream) -> Self {
+    fn new(seed: u64, config: SessionConfig) -> Self {
         let now = Moment(Duration::from_secs(1));
         Self {
             random: Random::new(seed),
-            session: Session::new(one(downstream), now),
+            session: Session::new(config, now),
             now,
             exchanges: BTreeMap::new(),
             streams: BTreeMap::new(),
             gone: BTreeSet::new(),
             closed_streams: BTreeSet::new(),
-            calls: BTreeSet::new(),
+            calls: BTreeMap::new(),
             cursors: BTreeMap::new(),
             answers: BTreeMap::new(),
             next: 0,
@@ -106,12 +106,12 @@ impl World {
                 self.check_part(&mut seen, part);
                 self.streams.insert(connection, seen);
             }
-            Output::ToUpstream { input, .. } => match *input {
+            Output::ToUpstream { server, input } => match *input {
                 upstream::Input::Call { key, .. } | upstream::Input::Start { key, .. } => {
-                    self.calls.insert(key.number);
+                    self.calls.insert(key.number, server);
                 }
                 upstream::Input::Cancel { key, .. } => {
-                    assert!(self.calls.contains(&key.number), "a cancel of nothing");
+                    assert!(self.calls.contains_key(&key.number), "a cancel of nothing");
                 }
                 _ => {}
             },
@@ -179,7 +179,8 @@ impl World {
         let id = self.random.pick(&ids[..]).to_owned();
         match self.random.below(16) {
             0..=4 => {
-                let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call"}}"#);
+                let request = self.random.pick(&REQUESTS[..]).to_owned();
+                let text = format!(r#"{{"jsonrpc":"2.0","id":{id},{request}}}"#);
                 self.send(downstream, &text);
             }
             5..=7 => self.answer(),
@@ -226,7 +227,7 @@ impl World {
     }
 
     fn some_call(&mut self) -> Option<CallKey> {
-        let calls: Vec<u64> = self.calls.iter().copied().collect();
+        let calls: Vec<u64> = self.calls.keys().copied().collect();
         let number = *calls.get(self.random.below(calls.len().max(1)))?;
         Some(CallKey {
             session: super::script::KEY,
@@ -234,11 +235,9 @@ impl World {
         })
     }
 
-    fn report(&mut self, event: SessionEvent) {
-        self.give(Input::Upstream {
-            server: "time".into(),
-            event,
-        });
+    fn report(&mut self, server: Option<Arc<str>>, event: SessionEvent) {
+        let server = server.unwrap_or_else(|| "time".into());
+        self.give(Input::Upstream { server, event });
     }
 
     /// The mark names the id that the session holds for the call.
@@ -246,14 +245,17 @@ impl World {
         let Some(key) = self.some_call() else {
             return;
         };
-        self.calls.remove(&key.number);
+        let server = self.calls.remove(&key.number);
         if self.random.below(4) == 0 {
             let fault = Fault::new(FaultKind::ServerExited);
-            self.report(SessionEvent::Failed {
-                key,
-                fault,
-                server_error: None,
-            });
+            self.report(
+                server,
+                SessionEvent::Failed {
+                    key,
+                    fault,
+                    server_error: None,
+                },
+            );
             return;
         }
         let id = self
@@ -263,11 +265,16 @@ impl World {
             .map(|pending| pending.id.clone());
         let id = String::from_utf8(id.unwrap_or_default().to_vec()).unwrap();
         let mark = serde_json::to_string(&format!("{}/{id}", key.number)).unwrap();
-        let text = format!(r#"{{"jsonrpc":"2.0","result":{{"mark":{mark}}},"id":0}}"#);
-        self.report(SessionEvent::Answer {
-            key,
-            message: message(&text),
-        });
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","result":{{"tools":[{{"name":"t"}}],"mark":{mark}}},"id":0}}"#
+        );
+        self.report(
+            server,
+            SessionEvent::Answer {
+                key,
+                message: message(&text),
+            },
+        );
     }
 
     fn notify(&mut self) {
@@ -281,17 +288,21 @@ impl World {
             self.some_call()
         };
         let text = format!(r#"{{"jsonrpc":"2.0","method":"notifications/{method}"}}"#);
-        self.report(SessionEvent::Notification {
-            related,
-            message: message(&text),
-        });
+        let server = related.and_then(|key| self.calls.get(&key.number).cloned());
+        self.report(
+            server,
+            SessionEvent::Notification {
+                related,
+                message: message(&text),
+            },
+        );
     }
 
     fn ask(&mut self) {
         let generation = Generation(self.random.below(3) as u64);
         let id = self.random.below(5);
         if self.random.below(4) == 0 {
-            self.report(SessionEvent::InstanceGone { generation });
+            self.report(None, SessionEvent::InstanceGone { generation });
             return;
         }
         let related = if self.random.below(2) == 0 {
@@ -300,11 +311,15 @@ impl World {
             self.some_call()
         };
         let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"roots/list"}}"#);
-        self.report(SessionEvent::Request {
-            related,
-            generation,
-            message: message(&text),
-        });
+        let server = related.and_then(|key| self.calls.get(&key.number).cloned());
+        self.report(
+            server,
+            SessionEvent::Request {
+                related,
+                generation,
+                message: message(&text),
+            },
+        );
     }
 
     fn lose(&mut self) {
@@ -341,8 +356,18 @@ impl World {
     }
 }
 
-fn play(seed: u64, downstream: Downstream) {
-    let mut world = World::new(seed, downstream);
+/// Requests that a client sends; which of them exist depends on the endpoint.
+const REQUESTS: [&str; 5] = [
+    r#""method":"tools/call","params":{"name":"time__t"}"#,
+    r#""method":"resources/read","params":{"uri":"springline://time/u:1"}"#,
+    r#""method":"tools/list""#,
+    r#""method":"prompts/list","params":{}"#,
+    r#""method":"logging/setLevel","params":{"level":"info"}"#,
+];
+
+fn play(seed: u64, config: SessionConfig) {
+    let downstream = config.downstream;
+    let mut world = World::new(seed, config);
     if downstream == Downstream::Pipe {
         world.listen();
     }
@@ -350,10 +375,15 @@ fn play(seed: u64, downstream: Downstream) {
         downstream,
         r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{}}}}"#,
     );
-    let key = world.some_call().unwrap();
-    world.calls.remove(&key.number);
-    let result = Bytes::from_static(br#"{"protocolVersion":"2025-11-25"}"#);
-    world.report(SessionEvent::Started { key, result });
+    for (number, server) in std::mem::take(&mut world.calls) {
+        let key = CallKey {
+            session: super::script::KEY,
+            number,
+        };
+        let result =
+            Bytes::from_static(br#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{}}}"#);
+        world.report(Some(server), SessionEvent::Started { key, result });
+    }
     world.send(
         downstream,
         r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#,
@@ -362,12 +392,8 @@ fn play(seed: u64, downstream: Downstream) {
         world.step(downstream);
     }
     assert_eq!(world.session.ids.len(), world.session.pending.len());
-    let now = world.now;
     world.give(Input::Close);
-    assert!(
-        world.is_closed && world.session.next_deadline().is_none(),
-        "closed at {now:?}"
-    );
+    assert!(world.is_closed && world.session.next_deadline().is_none());
     for (exchange, seen) in &world.exchanges {
         assert!(
             seen.ended || world.gone.contains(exchange),
@@ -380,13 +406,33 @@ fn play(seed: u64, downstream: Downstream) {
 #[test]
 fn no_answer_is_lost_or_given_twice_over_http() {
     for seed in 0..100 {
-        play(seed, Downstream::Http);
+        play(seed, one(Downstream::Http));
     }
 }
 
 #[test]
 fn no_answer_is_given_twice_on_a_pipe() {
     for seed in 0..50 {
-        play(seed, Downstream::Pipe);
+        play(seed, one(Downstream::Pipe));
+    }
+}
+
+#[test]
+fn no_answer_is_lost_or_given_twice_with_all_servers() {
+    for seed in 0..100 {
+        let entry = |name: &str| EntryView {
+            name: name.into(),
+            unavailable: None,
+            remembered: None,
+        };
+        let entries = vec![entry("time"), entry("other")];
+        play(
+            seed,
+            SessionConfig {
+                endpoint: Endpoint::All,
+                entries,
+                ..one(Downstream::Http)
+            },
+        );
     }
 }
