@@ -26,9 +26,9 @@ const FAMILY_DELAY: Duration = Duration::from_millis(250);
 /// Bytes of a proxy's answer to CONNECT; real ones have a few hundred.
 const CONNECT_HEAD_MAX: usize = 16 * 1024;
 
-/// Bytes that nobody acknowledges for this long mean that the peer is gone; the kernel's own patience
-/// is a quarter of an hour.
-const UNACKNOWLEDGED_MAX_MS: u32 = 60_000;
+/// Bytes that nobody takes for this long mean that the peer is gone; the kernel's own patience is a
+/// quarter of an hour. Not shorter: a busy server that leaves a large request unread counts, too.
+const UNACKNOWLEDGED_MAX_MS: u32 = 300_000;
 
 /// A dead peer is noticed after idle + 3 x interval on a connection that carries nothing, such as
 /// a GET stream over a path that forgot it.
