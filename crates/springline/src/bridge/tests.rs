@@ -1,17 +1,22 @@
 //! The carrying of one session, against a scripted gate.
 
+use std::ffi::OsString;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use springline_engine::config::{
+    Auth, Config, Definition, Environment, HttpDefinition, ReadError, Secret,
+};
 use springline_engine::downstream::{Gate, OpenError, Parts, Principal, Session};
 use springline_proto::message::{Message, ParseError};
 use springline_proto::session::{Accept, Downstream, Endpoint, Part};
 use springline_proto::version::Version;
 use tokio::sync::{mpsc, watch};
 
-use super::carry;
+use super::{BridgeArgs, Target, UsageError, carry, configure};
 use crate::stdio::{Client, Deaf};
 
 /// A gate with one session that hears lines and says what the test wants.
@@ -185,4 +190,137 @@ async fn a_signal_bounds_what_is_waited_for() {
     scene.client.signal(Duration::from_millis(10));
     assert_eq!(scene.task.await.unwrap(), Err(Deaf));
     assert!(*scene.one.is_closed.borrow());
+}
+
+/// A machine with a few variables and no files.
+struct Machine;
+
+impl Environment for Machine {
+    fn var(&self, name: &str) -> Option<OsString> {
+        match name {
+            "KEY" => Some("k3y".into()),
+            "BAD" => Some("line\nbreak".into()),
+            "EMPTY" => Some(" ".into()),
+            "HOME" => Some("/home/u".into()),
+            _ => None,
+        }
+    }
+
+    fn read(&self, _: &Path, _: u64) -> Result<Vec<u8>, ReadError> {
+        Err(ReadError::Io(std::io::ErrorKind::NotFound.into()))
+    }
+
+    fn uid(&self) -> u32 {
+        7
+    }
+}
+
+fn args(target: Target) -> BridgeArgs {
+    BridgeArgs {
+        target,
+        headers: Vec::new(),
+        bearer_env: None,
+        timeout: None,
+        resume: None,
+    }
+}
+
+fn url(text: &str) -> Target {
+    Target::Url(text.to_owned())
+}
+
+fn http(config: &Config) -> &HttpDefinition {
+    match &config.servers[0].definition {
+        Ok(Definition::Http(definition)) => definition,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn headers_and_tokens_take_their_secrets_from_the_environment() {
+    let mut args = args(url("https://mcp.example/mcp?q=1#part"));
+    args.headers = vec![
+        "X-Key: a ${KEY} $$1".to_owned(),
+        "x-two:${NONE:-2}".to_owned(),
+    ];
+    args.bearer_env = Some("KEY".to_owned());
+    args.timeout = Some(Duration::from_secs(5));
+    let config = configure(&args, &Machine).unwrap();
+    let definition = http(&config);
+    assert_eq!(definition.url.as_str(), "https://mcp.example/mcp?q=1");
+    assert_eq!(definition.headers["x-key"], "a k3y $1");
+    assert_eq!(definition.headers["x-two"], "2");
+    assert_eq!(
+        definition.auth,
+        Some(Auth::Bearer {
+            token: Secret::new("k3y")
+        })
+    );
+    assert_eq!(
+        config.servers["mcp-example"].options.call_timeout,
+        Duration::from_secs(5)
+    );
+    assert!(!format!("{config:?}").contains("k3y"));
+}
+
+#[test]
+fn a_program_and_its_arguments_are_taken_as_they_are() {
+    let target = Target::Command {
+        program: "/opt/my server!".to_owned(),
+        args: vec!["${KEY}".to_owned(), "$$".to_owned()],
+    };
+    let config = configure(&args(target.clone()), &Machine).unwrap();
+    let (name, entry) = config.servers.first().unwrap();
+    assert_eq!(name, "my-server");
+    match &entry.definition {
+        Ok(Definition::Stdio(definition)) => {
+            assert_eq!(definition.command, "/opt/my server!");
+            assert_eq!(definition.args, ["${KEY}", "$$"]);
+        }
+        other => panic!("{other:?}"),
+    }
+    let mut wrong = args(target);
+    wrong.bearer_env = Some("KEY".to_owned());
+    assert!(matches!(
+        configure(&wrong, &Machine),
+        Err(UsageError::Program)
+    ));
+}
+
+#[test]
+fn what_cannot_be_sent_is_refused_without_showing_it() {
+    for bad in ["ftp://x/", "mcp.example", "https://user:k3y@x/", "/mcp", ""] {
+        let error = configure(&args(url(bad)), &Machine).unwrap_err();
+        assert!(matches!(error, UsageError::Url(_)), "{bad}");
+        assert!(!error.to_string().contains("k3y"));
+    }
+    for bad in [
+        "k3y",
+        "x y: 1",
+        "Mcp-Session-Id: 1",
+        "x: ${NONE}",
+        "x: ${BAD}",
+        ": 1",
+    ] {
+        let mut args = args(url("https://x/"));
+        args.headers = vec![bad.to_owned()];
+        let error = configure(&args, &Machine).unwrap_err();
+        assert!(matches!(error, UsageError::Header { .. }), "{bad}");
+        let text = error.to_string();
+        assert!(!text.contains("k3y") && !text.contains("break"), "{text}");
+    }
+    for missing in ["NONE", "EMPTY"] {
+        let mut args = args(url("https://x/"));
+        args.bearer_env = Some(missing.to_owned());
+        assert!(matches!(
+            configure(&args, &Machine),
+            Err(UsageError::Bearer(_))
+        ));
+    }
+    let mut args = args(url("https://x/"));
+    args.resume = Some("name".to_owned());
+    assert!(matches!(
+        configure(&args, &Machine),
+        Err(UsageError::Resume)
+    ));
 }
