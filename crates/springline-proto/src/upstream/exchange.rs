@@ -140,7 +140,10 @@ impl Upstream {
             return;
         }
         match end {
-            End::Accepted if self.config.transport == Transport::Stdio => {}
+            End::Accepted if self.config.transport == Transport::Stdio => {
+                // Written; the answer is a line of its own, on no exchange.
+                self.exchanges.remove(&exchange);
+            }
             End::StreamEnded {
                 last_event_id: Some(id),
                 retry,
@@ -218,7 +221,10 @@ impl Upstream {
             // The pipe is closed before the line began: the child is as good as gone.
             self.leave_service(now, generation);
             self.retire(generation, "pipe closed");
-            self.queue_again(key);
+            // It did not run; but a server that closes every pipe gets it no third time (I5).
+            if !self.replay(key, generation) {
+                self.fail(key, Fault::new(FaultKind::ServerUnreachable).because(cause));
+            }
             return;
         }
         let settings = self.config.settings.clone();
@@ -251,6 +257,9 @@ impl Upstream {
             .get(&key)
             .is_some_and(|pending| pending.is_repeatable(&self.config.settings));
         if repeatable && self.replay(key, generation) {
+            if let Some(pending) = self.pending.get_mut(&key) {
+                pending.may_have_run = true;
+            }
             return;
         }
         self.fail(
@@ -320,6 +329,8 @@ impl Upstream {
             self.fail_attempt(now, Failure::new(kind, cause));
             return;
         }
+        let served =
+            matches!(self.phase, crate::upstream::Phase::Ready(ready) if ready == generation);
         self.leave_service(now, generation);
         self.emit(Event::Lost {
             generation,
@@ -335,13 +346,18 @@ impl Upstream {
             .map(|(key, _)| *key)
             .collect();
         for key in with {
+            if never_ran && self.replay(key, generation) {
+                continue;
+            }
             if never_ran {
-                self.queue_again(key);
+                self.fail(key, Fault::new(FaultKind::ServerStartFailed).because(cause));
             } else {
                 self.judge_unknown(generation, key, FaultKind::ServerExited, cause);
             }
         }
-        self.note_state_loss(cause);
+        if served {
+            self.note_state_loss(cause);
+        }
     }
 
     pub(super) fn starting(&self, generation: Generation) -> bool {

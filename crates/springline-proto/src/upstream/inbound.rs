@@ -64,7 +64,8 @@ impl Upstream {
         self.last_use = self.last_use.max(now);
         self.note_answered(generation);
         self.observe(now, &pending, &message);
-        if message.kind() == Kind::Error {
+        // A ping of ours that is answered like that has found out nothing, and asks no other.
+        if message.kind() == Kind::Error && !pending.is_internal() {
             self.suspect_loss(now, generation, &message);
         }
         if matches!(pending.task, Task::Client(_)) {

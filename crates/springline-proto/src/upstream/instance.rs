@@ -133,15 +133,16 @@ impl Upstream {
     /// The instance ended by itself, or its session is gone: it leaves service. The pause before
     /// the next attempt grows if it was a recovery that never served.
     pub(super) fn leave_service(&mut self, now: Moment, generation: Generation) {
+        if !matches!(self.phase, crate::upstream::Phase::Ready(ready) if ready == generation) {
+            return;
+        }
+        self.phase = crate::upstream::Phase::Idle;
         let futile = self
             .instances
             .get(&generation)
             .is_some_and(|instance| instance.recovery && !instance.answered);
         if futile {
             self.backoff.failed(now, &self.config.settings);
-        }
-        if matches!(self.phase, crate::upstream::Phase::Ready(ready) if ready == generation) {
-            self.phase = crate::upstream::Phase::Idle;
         }
     }
 

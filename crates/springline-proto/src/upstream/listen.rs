@@ -12,6 +12,9 @@ use crate::upstream::{Phase, Transport, Upstream};
 /// First and last pause before the stream is opened again.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
+/// The shortest pause that a server's `retry` gets.
+const RETRY_MIN: Duration = Duration::from_millis(100);
+
 /// The GET stream of one instance.
 #[derive(Clone, Debug, Default)]
 pub(super) enum Listen {
@@ -101,7 +104,8 @@ impl Upstream {
                 if last_event_id.is_some() {
                     resumption.last_event_id = last_event_id;
                 }
-                retry.unwrap_or(PAUSE.0)
+                // A server that says 0 and closes at once would be asked without end.
+                retry.map_or(PAUSE.0, |retry| retry.max(RETRY_MIN))
             }
             End::Accepted
             | End::Complete

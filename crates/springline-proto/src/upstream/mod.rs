@@ -91,6 +91,19 @@ pub enum Standby {
     Closed,
 }
 
+/// How much a machine keeps.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Load {
+    /// Requests that are not answered yet, our own included.
+    pub pending: usize,
+    /// Those of them that wait for a ready instance.
+    pub waiting: usize,
+    /// Exchanges with the server under way.
+    pub exchanges: usize,
+    /// Instances that are not ended yet.
+    pub instances: usize,
+}
+
 /// One upstream of one session.
 #[derive(Debug)]
 pub struct Upstream {
@@ -312,6 +325,16 @@ impl Upstream {
     /// The calls that are not answered yet.
     pub fn pending_len(&self) -> usize {
         self.pending.len()
+    }
+
+    /// What the machine keeps; each number has a bound (I8).
+    pub fn load(&self) -> Load {
+        Load {
+            pending: self.pending.len(),
+            waiting: self.waiting.len(),
+            exchanges: self.exchanges.len(),
+            instances: self.instances.len(),
+        }
     }
 
     /// Whether nothing is left: the machine is closed and every instance is ended.

@@ -51,6 +51,9 @@ pub(super) struct Pending {
     pub(super) place: Place,
     /// It was sent again once: the replay budget is spent (I5).
     pub(super) replayed: bool,
+    /// It was sent again after an unknown outcome: whatever a later answer says, the first one may
+    /// have run.
+    pub(super) may_have_run: bool,
     /// It was sent with credentials of this epoch.
     pub(super) credential_epoch: u64,
     /// It was sent again with fresh credentials: that chance is spent.
@@ -71,6 +74,7 @@ impl Pending {
             method,
             place: Place::Waiting,
             replayed: false,
+            may_have_run: false,
             credential_epoch: 0,
             reauthorized: false,
             unreachable: None,
@@ -91,7 +95,17 @@ impl Pending {
     pub(super) fn outcome_if_dropped(&self) -> Outcome {
         match self.place {
             Place::Sent { .. } => Outcome::Unknown,
-            Place::Waiting | Place::Pausing(_) | Place::Unauthorized => Outcome::NotExecuted,
+            Place::Waiting | Place::Pausing(_) | Place::Unauthorized => {
+                self.outcome_of(Outcome::NotExecuted)
+            }
+        }
+    }
+
+    /// What a verdict about the last try means for the request as a whole.
+    pub(super) fn outcome_of(&self, last: Outcome) -> Outcome {
+        match last {
+            Outcome::NotExecuted if self.may_have_run => Outcome::Unknown,
+            Outcome::NotExecuted | Outcome::Unknown | Outcome::Executed => last,
         }
     }
 

@@ -283,7 +283,8 @@ impl Upstream {
         if let Some(pending) = self.give_up(key)
             && !pending.is_internal()
         {
-            self.tell_failed(key, fault, None);
+            let outcome = pending.outcome_of(fault.outcome);
+            self.tell_failed(key, fault.outcome(outcome), None);
         }
     }
 

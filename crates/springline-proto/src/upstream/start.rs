@@ -444,13 +444,9 @@ impl Upstream {
             retry_in,
         });
         self.end_instance(attempt.generation, true, "handshake failed");
-        let Some(owner) = attempt
-            .owner
-            .filter(|owner| self.pending.remove(owner).is_some())
-        else {
-            return;
-        };
-        self.waiting.retain(|key| *key != owner);
+        let Some(owner) = attempt.owner else { return };
+        let owned = self.give_up(owner).filter(|owned| !owned.is_internal());
+        let Some(owned) = owned else { return };
         let kind = if self.was_ready && failure.kind == FaultKind::ServerStartFailed {
             FaultKind::SessionRecoveryFailed
         } else {
@@ -458,7 +454,7 @@ impl Upstream {
         };
         let mut fault = Fault::new(kind)
             .because(cause)
-            .outcome(crate::error::Outcome::NotExecuted);
+            .outcome(owned.outcome_of(crate::error::Outcome::NotExecuted));
         fault.retry_after = failure.retry_after;
         self.tell_failed(owner, fault, failure.server_error);
     }

@@ -1,0 +1,491 @@
+//! A server behind Streamable HTTP: sessions, streams, credentials, and what can go wrong with
+//! them. All upstreams of a run speak to one server.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use springline_proto::call::{ExchangeId, Generation, Moment};
+use springline_proto::message::{Kind, Message};
+use springline_proto::upstream::{End, Input, Purpose, Refusal, Route};
+
+use crate::book::Violation;
+use crate::peer::Said;
+use crate::plan::{Fault, LossForm};
+use crate::random::Random;
+use crate::world::World;
+
+/// What an HTTP request is.
+pub(crate) enum Carry {
+    Post(Purpose, Bytes),
+    Resume(Arc<str>),
+    Listen,
+}
+
+/// One HTTP request.
+pub(crate) struct Request {
+    pub(crate) generation: Generation,
+    pub(crate) exchange: ExchangeId,
+    pub(crate) route: Route,
+    pub(crate) credential: u64,
+    pub(crate) carry: Carry,
+}
+
+/// One session that was ever minted.
+#[derive(Debug, Default)]
+struct Minted {
+    /// The server still has it.
+    held: bool,
+    /// `notifications/initialized` was accepted.
+    initialized: bool,
+    /// The gateway was told its id, and shall end it.
+    known: bool,
+    deletes: u32,
+}
+
+/// The server.
+#[derive(Debug)]
+pub(crate) struct Server {
+    sessions: BTreeMap<Arc<str>, Minted>,
+    /// The rest of streams that were cut, by event id.
+    streams: BTreeMap<Arc<str>, Vec<String>>,
+    /// What it wants, and what the sources of the gateway hold.
+    pub(crate) credential: u64,
+    pub(crate) source: u64,
+    pub(crate) down_until: Moment,
+    pub(crate) questions: u64,
+    streams_cut: u64,
+    random: Random,
+}
+
+impl Server {
+    pub(crate) fn new(random: Random) -> Self {
+        Self {
+            sessions: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            credential: 0,
+            source: 0,
+            down_until: Moment::default(),
+            questions: 0,
+            streams_cut: 0,
+            random,
+        }
+    }
+
+    pub(crate) fn heal(&mut self) {
+        self.down_until = Moment::default();
+        self.source = self.credential;
+    }
+
+    pub(crate) fn lose_sessions(&mut self) {
+        for session in self.sessions.values_mut() {
+            session.held = false;
+        }
+        self.streams.clear();
+    }
+
+    fn mint(&mut self) -> Arc<str> {
+        let id: Arc<str> =
+            format!("s{}-{:x}", self.sessions.len(), self.random.below(0xFFFF)).into();
+        let minted = Minted {
+            held: true,
+            ..Minted::default()
+        };
+        self.sessions.insert(Arc::clone(&id), minted);
+        id
+    }
+
+    pub(crate) fn known(&mut self, id: &Arc<str>, known: bool) {
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.known = known;
+        }
+    }
+
+    /// The gateway ends a session: once.
+    pub(crate) fn deleting(&mut self, id: &Arc<str>) -> Result<(), Violation> {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return Err(Violation::new("I14", format!("DELETE of unknown {id}")));
+        };
+        session.deletes += 1;
+        if session.deletes > 1 {
+            return Err(Violation::new("leak", format!("{id} was ended twice")));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn delete(&mut self, id: &Arc<str>) {
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.held = false;
+        }
+    }
+
+    pub(crate) fn check_gone(&self) -> Result<(), Violation> {
+        let left = self
+            .sessions
+            .iter()
+            .find(|(_, session)| session.held && session.known);
+        left.map_or(Ok(()), |(id, _)| {
+            Err(Violation::new(
+                "leak",
+                format!("session {id} was never ended"),
+            ))
+        })
+    }
+}
+
+fn refused(status: u16, rpc_code: Option<i64>, text: &str) -> End {
+    End::Refused(Refusal {
+        status,
+        rpc_code,
+        text: text.into(),
+        retry_after: (status == 503).then_some(Duration::from_secs(1)),
+    })
+}
+
+fn lost(form: LossForm) -> End {
+    match form {
+        LossForm::NotFound => refused(404, None, "Not Found"),
+        LossForm::NotFoundRpc => refused(404, Some(-32001), "Session not found"),
+        LossForm::NpmEverything => refused(
+            400,
+            Some(-32000),
+            "Bad Request: No valid session ID provided",
+        ),
+        LossForm::InvalidRequest => refused(400, Some(-32600), "Session has expired"),
+        LossForm::Code => refused(400, Some(-32001), "gone"),
+    }
+}
+
+/// How an HTTP answer goes on.
+struct Answer<'a> {
+    world: &'a mut World,
+    seat: usize,
+    generation: Generation,
+    exchange: ExchangeId,
+    at: Moment,
+}
+
+impl Answer<'_> {
+    fn put(&mut self, input: Input) {
+        let gap = self.world.delay() + Duration::from_nanos(1);
+        self.at = self.at.after(gap);
+        self.world.say(self.seat, self.at, input);
+    }
+
+    fn text(&mut self, text: String) {
+        if let Ok(message) = Message::parse(text) {
+            let (generation, exchange) = (self.generation, Some(self.exchange));
+            self.put(Input::Message {
+                generation,
+                exchange,
+                message,
+            });
+        }
+    }
+
+    fn said(&mut self, said: Said) {
+        match said {
+            Said::Text(text) => self.text(text),
+            Said::Noise { id, too_large } => {
+                let (generation, exchange) = (self.generation, Some(self.exchange));
+                let id = id.map(Bytes::from);
+                let cause = "noise".into();
+                self.put(Input::Garbled {
+                    generation,
+                    exchange,
+                    id,
+                    cause,
+                    too_large,
+                });
+            }
+        }
+    }
+
+    fn end(&mut self, end: End) {
+        let (generation, exchange) = (self.generation, self.exchange);
+        self.put(Input::Ended {
+            generation,
+            exchange,
+            end,
+        });
+    }
+
+    fn broken(&mut self) {
+        self.end(End::Broken {
+            cause: "cut".into(),
+        });
+    }
+
+    fn stream_ended(&mut self, last_event_id: Option<Arc<str>>) {
+        let retry = self
+            .world
+            .random
+            .chance(300)
+            .then(|| self.world.random.millis(0, 3_000));
+        self.end(End::StreamEnded {
+            last_event_id,
+            retry,
+        });
+    }
+}
+
+impl World {
+    /// An HTTP request reaches the server, whether or not anybody still waits for its answer.
+    pub(crate) fn arrive(&mut self, seat: usize, request: Request) {
+        let Request {
+            generation,
+            exchange,
+            route,
+            credential,
+            carry,
+        } = request;
+        let at = self.now;
+        let stale = credential != self.server.credential;
+        let fails = self.strikes(Fault::ErrorBefore);
+        let busy = self.strikes(Fault::Refused);
+        let initialize = matches!(carry, Carry::Post(Purpose::Initialize, _));
+        let gone = !initialize && !self.has_session(&route);
+        let form = self.plan.loss_form;
+        let mut answer = Answer {
+            world: self,
+            seat,
+            generation,
+            exchange,
+            at,
+        };
+        if stale {
+            let status = answer.world.random.pick(&[401, 403]);
+            answer.end(refused(status, None, "credentials"));
+        } else if fails {
+            answer.end(refused(503, None, "busy"));
+        } else if busy {
+            answer.end(refused(429, None, "too many"));
+        } else if gone {
+            answer.end(lost(form));
+        } else {
+            match carry {
+                Carry::Post(Purpose::Initialize, body) => answer.initialize(body),
+                Carry::Post(Purpose::Initialized, _) => answer.initialized(&route),
+                Carry::Post(Purpose::Oneway, body) => answer.oneway(&route, body),
+                Carry::Post(Purpose::Request, body) => answer.request(&route, body),
+                Carry::Resume(id) => answer.resume(&id),
+                Carry::Listen => answer.listen(),
+            }
+        }
+    }
+
+    fn has_session(&mut self, route: &Route) -> bool {
+        let loses = self.strikes(Fault::LosesSession);
+        let Some(id) = &route.session_id else {
+            return !self.plan.sessions;
+        };
+        let session = self.server.sessions.get_mut(id);
+        session.is_some_and(|session| {
+            session.held &= !loses;
+            session.held
+        })
+    }
+
+    fn is_initialized(&self, seat: usize, generation: Generation, route: &Route) -> bool {
+        match &route.session_id {
+            Some(id) => self
+                .server
+                .sessions
+                .get(id)
+                .is_some_and(|session| session.initialized),
+            None => {
+                let running = self.seats[seat].instances.get(&generation);
+                running.is_some_and(|running| running.initialized)
+            }
+        }
+    }
+}
+
+impl Answer<'_> {
+    fn strikes(&mut self, fault: Fault) -> bool {
+        self.world.strikes(fault)
+    }
+
+    fn initialize(&mut self, body: Bytes) {
+        if self.strikes(Fault::InitializeStatus) {
+            let status = self.world.random.pick(&[400, 404, 500, 502]);
+            self.end(refused(status, None, "no"));
+            return;
+        }
+        let Ok(message) = Message::parse(body) else {
+            return;
+        };
+        let id = message.id().unwrap_or_default();
+        let text = self.world.greet(&String::from_utf8_lossy(&id));
+        if self.world.plan.sessions {
+            let session_id = self.world.server.mint();
+            if self.strikes(Fault::CutAfter) {
+                self.broken();
+                return;
+            }
+            let (generation, exchange) = (self.generation, self.exchange);
+            self.put(Input::Minted {
+                generation,
+                exchange,
+                session_id,
+            });
+        }
+        if self.strikes(Fault::Hang) {
+            return;
+        }
+        if self.strikes(Fault::InitializeCut) {
+            self.broken();
+        } else if self.strikes(Fault::InitializeEmpty) {
+            self.end(End::Complete);
+        } else {
+            self.text(text);
+            self.close();
+        }
+    }
+
+    /// A JSON body or a stream comes to its end.
+    fn close(&mut self) {
+        if self.world.random.chance(500) {
+            self.end(End::Complete);
+        } else {
+            self.stream_ended(None);
+        }
+    }
+
+    fn initialized(&mut self, route: &Route) {
+        if self.strikes(Fault::InitializedRefused) {
+            let status = self.world.random.pick(&[404, 500, 502]);
+            self.end(refused(status, None, "no"));
+            return;
+        }
+        match &route.session_id {
+            Some(id) => {
+                if let Some(session) = self.world.server.sessions.get_mut(id) {
+                    session.initialized = true;
+                }
+            }
+            None => {
+                let instances = &mut self.world.seats[self.seat].instances;
+                if let Some(running) = instances.get_mut(&self.generation) {
+                    running.initialized = true;
+                }
+            }
+        }
+        if self.strikes(Fault::CutAfter) {
+            self.broken();
+        } else {
+            self.end(End::Accepted);
+        }
+    }
+
+    fn check_ready(&mut self, route: &Route, body: &Bytes) {
+        if !self.world.is_initialized(self.seat, self.generation, route) {
+            let what = format!("into an unready session: {body:?}");
+            self.world.hold(Err(Violation::new("I6", what)));
+        }
+    }
+
+    fn oneway(&mut self, route: &Route, body: Bytes) {
+        let Ok(message) = Message::parse(body) else {
+            return;
+        };
+        if message.kind() == Kind::Notification {
+            self.check_ready(route, message.bytes());
+        } else {
+            self.world.take_reply(self.seat, self.generation, &message);
+        }
+        if self.strikes(Fault::CutAfter) {
+            self.broken();
+        } else {
+            self.end(End::Accepted);
+        }
+    }
+
+    fn request(&mut self, route: &Route, body: Bytes) {
+        self.check_ready(route, &body);
+        let Ok(message) = Message::parse(body) else {
+            return;
+        };
+        let said = self.world.execute(self.seat, self.generation, &message);
+        let quiet = self.world.random.millis(0, 30);
+        let slow = self.strikes(Fault::Slow);
+        let busy = if slow {
+            self.world.random.millis(0, 8_000)
+        } else {
+            quiet
+        };
+        self.at = self.at.after(busy);
+        if self.strikes(Fault::Hang) {
+            return;
+        }
+        if self.strikes(Fault::CutAfter) {
+            self.broken();
+        } else if self.strikes(Fault::ErrorAfter) {
+            self.end(refused(500, None, "after"));
+        } else if self.strikes(Fault::EmptyAnswer) {
+            let end = self.world.random.chance(500);
+            self.end(if end { End::Accepted } else { End::Complete });
+        } else {
+            self.stream(said);
+        }
+    }
+
+    /// Says it all, unless the stream is cut; with an event id, the rest can be had later.
+    fn stream(&mut self, said: Vec<Said>) {
+        let cut = self.strikes(Fault::StreamCut);
+        let resumes = self.strikes(Fault::StreamResumes);
+        let keep = self.world.random.below(said.len() as u64 + 1);
+        let keep = usize::try_from(keep).unwrap_or(0);
+        let mut rest = Vec::new();
+        for (place, said) in said.into_iter().enumerate() {
+            if place < keep || !(cut || resumes) {
+                self.said(said);
+            } else if let Said::Text(text) = said {
+                rest.push(text);
+            }
+        }
+        if resumes {
+            self.hold_stream(rest);
+        } else if cut {
+            self.stream_ended(None);
+        } else {
+            self.close();
+        }
+    }
+
+    fn hold_stream(&mut self, rest: Vec<String>) {
+        self.world.server.streams_cut += 1;
+        let id: Arc<str> = format!("e{}", self.world.server.streams_cut).into();
+        self.world.server.streams.insert(Arc::clone(&id), rest);
+        self.stream_ended(Some(id));
+    }
+
+    fn resume(&mut self, id: &Arc<str>) {
+        match self.world.server.streams.remove(id) {
+            Some(rest) => {
+                let said = rest.into_iter().map(Said::Text).collect();
+                self.stream(said);
+            }
+            None => self.end(refused(400, None, "unknown event")),
+        }
+    }
+
+    fn listen(&mut self) {
+        if self.strikes(Fault::GetFails) {
+            let status = self.world.random.pick(&[404, 405, 503]);
+            self.end(refused(status, None, "no"));
+            return;
+        }
+        for _ in 0..self.world.random.below(3) {
+            let method = self.world.random.pick(&["tools/list_changed", "message"]);
+            self.text(format!(
+                r#"{{"jsonrpc":"2.0","method":"notifications/{method}","params":{{}}}}"#
+            ));
+        }
+        if self.strikes(Fault::GetBreaks) {
+            let id = self.world.random.chance(500).then(|| Arc::from("g1"));
+            self.stream_ended(id);
+        }
+    }
+}

@@ -1,0 +1,427 @@
+//! The world of one run: time, the upstream machines with their drivers, and the loop.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use springline_proto::call::{ExchangeId, Generation, Moment, SessionKey};
+use springline_proto::error::{Fault as Error, FaultKind};
+use springline_proto::settings::{ReplayPolicy, StateLossPolicy};
+use springline_proto::upstream::{Input, Standby, Transport, Upstream, UpstreamConfig};
+
+use crate::agenda::Agenda;
+use crate::book::{Book, Violation};
+use crate::plan::{Ask, Deed, Fault, Plan};
+use crate::random::Random;
+use crate::server::Server;
+use crate::trace::Trace;
+
+/// What is going to happen.
+pub(crate) enum Event {
+    Deed(usize, Deed),
+    /// An input reaches a machine, unless its exchange or instance is over by then.
+    Input(usize, Box<Input>),
+    /// An input of a client, or of an unruly driver.
+    Tell(usize, Box<Input>),
+    /// An HTTP request reaches the server.
+    Arrive(usize, Box<crate::server::Request>),
+    /// A line reaches a child.
+    Line(usize, Generation, Bytes),
+    /// A child exits.
+    Exit(usize, Generation),
+    /// The sources of credentials are read.
+    Read(usize),
+    Delete(Arc<str>),
+}
+
+/// One instance, as its driver knows it.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) opened: Moment,
+    /// The driver ended it, or told that it is lost.
+    pub(crate) over: bool,
+    /// The session id that the machine was told.
+    pub(crate) session: Option<Arc<str>>,
+    /// The machine was told that `notifications/initialized` was accepted.
+    pub(crate) accepted: bool,
+    pub(crate) confirming: Option<ExchangeId>,
+    /// The attempt ended, well or not.
+    pub(crate) judged: bool,
+    /// stdio: it runs.
+    pub(crate) alive: bool,
+    /// stdio: the child itself has seen `notifications/initialized`.
+    pub(crate) initialized: bool,
+    /// stdio: it has closed its standard input.
+    pub(crate) deaf: bool,
+    /// stdio: order of both pipes.
+    pub(crate) pipe_in: Moment,
+    pub(crate) pipe_out: Moment,
+    /// Questions of the server that are open, by raw id.
+    pub(crate) questions: BTreeSet<String>,
+}
+
+/// One upstream with its driver and its client.
+pub(crate) struct Seat {
+    pub(crate) machine: Upstream,
+    pub(crate) http: bool,
+    pub(crate) instances: BTreeMap<Generation, Running>,
+    pub(crate) live: BTreeMap<ExchangeId, Generation>,
+    pub(crate) calls: Vec<usize>,
+    pub(crate) credential: u64,
+    pub(crate) closed: bool,
+    pub(crate) keeps_sessions: bool,
+    pub(crate) hellos: u64,
+    armed: Option<(Moment, Moment)>,
+}
+
+/// The world of one run.
+pub(crate) struct World {
+    pub(crate) plan: Plan,
+    pub(crate) random: Random,
+    pub(crate) now: Moment,
+    pub(crate) agenda: Agenda<Event>,
+    pub(crate) seats: Vec<Seat>,
+    pub(crate) server: Server,
+    pub(crate) book: Book,
+    pub(crate) trace: Trace,
+    pub(crate) broken: Option<Violation>,
+    steps: u64,
+}
+
+/// Timers are late by at most this, if that fault is on.
+pub(crate) const LATE_MAX: Duration = Duration::from_millis(300);
+/// No run needs as many steps; one that takes more is a loop (I5).
+const STEPS_MAX: u64 = 50_000;
+/// Faults that were decided before the end have struck by then.
+const SETTLE: Duration = Duration::from_secs(30);
+
+impl World {
+    pub(crate) fn new(seed: u64, trace: bool) -> Self {
+        let plan = Plan::draw(seed);
+        let mut random = plan.random.clone();
+        let now = Moment::default();
+        let seats = plan
+            .seats
+            .iter()
+            .enumerate()
+            .map(|(at, http)| Seat::new(at, *http, &plan, random.next(), now))
+            .collect();
+        let mut agenda = Agenda::new();
+        for (at, step) in plan.steps.iter().enumerate() {
+            agenda.put(
+                Moment(step.at),
+                at as u64,
+                Event::Deed(step.seat, step.deed),
+            );
+        }
+        Self {
+            server: Server::new(random.fork()),
+            plan,
+            random,
+            now,
+            agenda,
+            seats,
+            book: Book::default(),
+            trace: Trace::new(trace),
+            broken: None,
+            steps: 0,
+        }
+    }
+
+    /// The whole run: faults, healing, one fresh call each, the end.
+    pub(crate) fn run(&mut self) -> Result<(), Violation> {
+        let ends = Moment(self.plan.ends());
+        self.run_until(ends)?;
+        self.heal();
+        self.run_until(ends.after(SETTLE))?;
+        self.prove_alive()?;
+        let settings = &self.plan.settings;
+        let bound = settings.call_timeout_max + LATE_MAX + Duration::from_mins(1);
+        self.run_until(self.now.after(bound))?;
+        self.book.close()?;
+        self.check_sizes()?;
+        for seat in 0..self.seats.len() {
+            self.act(seat, Deed::Close { end_session: true });
+        }
+        self.run_until(Moment(Duration::MAX))?;
+        self.check_gone()
+    }
+
+    fn heal(&mut self) {
+        self.trace.note(
+            [1, 0, 0, 0],
+            b"",
+            format_args!("{:?} the faults stop", self.now.0),
+        );
+        self.plan.rates.heal();
+        self.server.heal();
+    }
+
+    /// After the faults a fresh call is answered within a bound.
+    fn prove_alive(&mut self) -> Result<(), Violation> {
+        // Where the operator wants no replay, the first call may only find out about a loss.
+        let settings = &self.plan.settings;
+        let strict = settings.replay != ReplayPolicy::AfterSessionLoss
+            || settings.on_state_loss == StateLossPolicy::Fail;
+        if strict {
+            self.call_each()?;
+        }
+        let first = self.call_each()?;
+        for number in first..self.book.len() {
+            let Some(record) = self.book.get(number) else {
+                continue;
+            };
+            let seat = usize::try_from(record.key.session.0).unwrap_or(0);
+            let open = !self.seats[seat].closed;
+            if open && record.heard != Some(crate::book::Heard::Answer) {
+                let what = format!(
+                    "after the faults, call {number} ended in {:?}",
+                    record.heard
+                );
+                return Err(Violation::new("liveness", what));
+            }
+        }
+        Ok(())
+    }
+
+    /// One call for each upstream, and the time that it may take; returns the first one's number.
+    fn call_each(&mut self) -> Result<usize, Violation> {
+        let first = self.book.len();
+        for seat in 0..self.seats.len() {
+            let (ask, progress) = (Ask::Tool, false);
+            self.act(seat, Deed::Call { ask, progress });
+        }
+        let settings = &self.plan.settings;
+        let bound = settings.start_timeout + settings.reconnect_wait + Duration::from_secs(10);
+        self.run_until(self.now.after(bound))?;
+        Ok(first)
+    }
+
+    fn run_until(&mut self, end: Moment) -> Result<(), Violation> {
+        loop {
+            let timer = self
+                .seats
+                .iter()
+                .enumerate()
+                .filter_map(|(at, seat)| Some((seat.armed?.1, at)))
+                .min();
+            let next = self.agenda.next_at();
+            let timer_first = match (timer, next) {
+                (None, None) => break,
+                (Some(_), None) => true,
+                (None, Some(_)) => false,
+                (Some((at, _)), Some(next)) => at < next || (at == next && self.random.chance(500)),
+            };
+            let at = if timer_first {
+                timer.map(|timer| timer.0)
+            } else {
+                next
+            };
+            if at.is_none_or(|at| at > end) {
+                break;
+            }
+            match timer {
+                Some((at, seat)) if timer_first => {
+                    self.now = self.now.max(at);
+                    self.fire(seat)?;
+                }
+                _ => {
+                    let Some((at, event)) = self.agenda.take() else {
+                        break;
+                    };
+                    self.now = self.now.max(at);
+                    self.happen(event);
+                }
+            }
+            if let Some(violation) = self.broken.take() {
+                return Err(violation);
+            }
+            self.steps += 1;
+            if self.steps > STEPS_MAX {
+                return Err(Violation::new("I5", "the run does not come to rest"));
+            }
+        }
+        if end < Moment(Duration::MAX) {
+            self.now = self.now.max(end);
+        }
+        Ok(())
+    }
+
+    fn fire(&mut self, seat: usize) -> Result<(), Violation> {
+        self.seats[seat].armed = None;
+        self.feed(seat, Input::Timer);
+        let next = self.seats[seat].machine.next_deadline();
+        if next.is_some_and(|next| next <= self.now) {
+            self.feed(seat, Input::Timer);
+            let next = self.seats[seat].machine.next_deadline();
+            if next.is_some_and(|next| next <= self.now) {
+                return Err(Violation::new("I7", "a deadline stays in the past"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a machine one input, does what it wants, and arms its timer.
+    pub(crate) fn feed(&mut self, at: usize, input: Input) {
+        if self.trace.is_kept() {
+            let line = format!("{:?} #{at} < {input:?}", self.now.0);
+            self.trace
+                .note([2, at as u64, 0, 0], b"", format_args!("{line}"));
+        }
+        let now = self.now;
+        self.seats[at].machine.handle(now, input);
+        while let Some(output) = self.seats[at].machine.poll() {
+            if let Err(violation) = self.take_output(at, output) {
+                self.broken.get_or_insert(violation);
+            }
+        }
+        self.check_step(at);
+        let deadline = self.seats[at].machine.next_deadline();
+        let armed = self.seats[at].armed;
+        if armed.map(|armed| armed.0) != deadline {
+            let late = self.lateness();
+            self.seats[at].armed = deadline.map(|due| (due, due.max(now).after(late)));
+        }
+    }
+
+    fn lateness(&mut self) -> Duration {
+        if self.strikes(Fault::LateTimer) {
+            self.random.millis(0, 300).min(LATE_MAX)
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    pub(crate) fn strikes(&mut self, fault: Fault) -> bool {
+        self.plan.rates.strikes(&mut self.random, fault)
+    }
+
+    /// A network's or pipe's delay: mostly short, at times long.
+    pub(crate) fn delay(&mut self) -> Duration {
+        if self.strikes(Fault::Slow) {
+            self.random.millis(0, 3_000)
+        } else {
+            Duration::from_micros(self.random.below(20_000))
+        }
+    }
+
+    pub(crate) fn put(&mut self, at: Moment, event: Event) {
+        let tie = self.random.next();
+        self.agenda.put(at, tie, event);
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Deed(seat, deed) => self.act(seat, deed),
+            Event::Input(seat, input) => self.deliver(seat, *input),
+            Event::Tell(seat, input) => {
+                if let Input::Asking { key, begins } = &*input {
+                    self.clock(*key, *begins);
+                }
+                self.feed(seat, *input);
+            }
+            Event::Arrive(seat, request) => self.arrive(seat, *request),
+            Event::Line(seat, generation, line) => self.read_line(seat, generation, &line),
+            Event::Exit(seat, generation) => self.exit(seat, generation),
+            Event::Read(seat) => {
+                let changed = self.seats[seat].credential != self.server.source;
+                self.seats[seat].credential = self.server.source;
+                self.feed(seat, Input::Credentials { changed });
+            }
+            Event::Delete(session) => self.server.delete(&session),
+        }
+    }
+
+    /// Bounds that hold after each step (I7, I8).
+    fn check_step(&mut self, at: usize) {
+        let seat = &self.seats[at];
+        let load = seat.machine.load();
+        let spare = 2 * load.instances;
+        let waiting_max = self.plan.settings.waiting_max + seat.calls.len();
+        let broken = if load.exchanges > seat.live.len() + spare {
+            Some(format!(
+                "{} exchanges are kept, {} are under way",
+                load.exchanges,
+                seat.live.len()
+            ))
+        } else if load.waiting > waiting_max || load.pending > seat.calls.len() + 16 {
+            Some(format!("{load:?}"))
+        } else {
+            None
+        };
+        let broken = broken.map(|what| Violation::new("I8", what));
+        let limit = self.plan.settings.start_timeout + LATE_MAX;
+        let stuck = seat.instances.iter().find(|(_, running)| {
+            !running.judged && !running.over && self.now.since(running.opened) > limit
+        });
+        let stuck = stuck.map(|(generation, _)| {
+            Violation::new("I7", format!("the attempt of {generation} does not end"))
+        });
+        if let Some(violation) = broken.or(stuck) {
+            self.broken.get_or_insert(violation);
+        }
+    }
+
+    /// At rest nothing is kept but what serves (I8).
+    fn check_sizes(&self) -> Result<(), Violation> {
+        for (at, seat) in self.seats.iter().enumerate() {
+            let load = seat.machine.load();
+            let rests = load.pending == 0 && load.waiting == 0;
+            let small = load.instances <= 2;
+            if !rests || !small {
+                return Err(Violation::new("I8", format!("#{at} at rest: {load:?}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// After the end nothing is left: no instance, no session at the server.
+    fn check_gone(&self) -> Result<(), Violation> {
+        for (at, seat) in self.seats.iter().enumerate() {
+            if !seat.machine.is_gone() || seat.machine.standby() != Standby::Closed {
+                return Err(Violation::new("leak", format!("#{at} is not gone")));
+            }
+            if let Some((generation, _)) = seat.instances.iter().find(|held| !held.1.over) {
+                return Err(Violation::new(
+                    "leak",
+                    format!("#{at}: {generation} was never ended"),
+                ));
+            }
+        }
+        self.book.close()?;
+        self.server.check_gone()
+    }
+
+    pub(crate) fn close_fault(&self) -> Error {
+        Error::new(FaultKind::ShuttingDown)
+    }
+}
+
+impl Seat {
+    fn new(at: usize, http: bool, plan: &Plan, seed: u64, now: Moment) -> Self {
+        let config = UpstreamConfig {
+            server: Arc::from("sim"),
+            transport: if http {
+                Transport::Http
+            } else {
+                Transport::Stdio
+            },
+            session: SessionKey(at as u64),
+            settings: plan.settings.clone(),
+            seed,
+        };
+        Self {
+            machine: Upstream::new(config, now),
+            http,
+            instances: BTreeMap::new(),
+            live: BTreeMap::new(),
+            calls: Vec::new(),
+            credential: 0,
+            closed: false,
+            keeps_sessions: false,
+            hellos: 0,
+            armed: None,
+        }
+    }
+}
