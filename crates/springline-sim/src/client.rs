@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use springline_proto::call::{CallKey, SessionKey};
+use springline_proto::error::{Fault, FaultKind};
 use springline_proto::message::{Kind, Message};
 use springline_proto::settings::StateLossPolicy;
 use springline_proto::upstream::{Hello, Input, SessionEvent};
@@ -124,7 +125,7 @@ impl World {
                 self.server.known(&session, false);
             }
         }
-        let fault = self.close_fault();
+        let fault = Fault::new(FaultKind::ShuttingDown);
         self.feed(at, Input::Close { fault, end_session });
     }
 

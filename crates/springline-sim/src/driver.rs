@@ -13,7 +13,7 @@ use springline_proto::upstream::{End, Event as Told, Input, Output, Purpose, Rou
 use crate::book::Violation;
 use crate::plan::Fault;
 use crate::server::{Carry, Request};
-use crate::world::{Event, LATE_MAX, Running, World};
+use crate::world::{Event, Running, World};
 
 impl World {
     pub(crate) fn take_output(&mut self, at: usize, output: Output) -> Result<(), Violation> {
@@ -30,18 +30,7 @@ impl World {
             } => {
                 let body = body.to_bytes();
                 self.check_send(at, generation, purpose, &body, &route)?;
-                self.seats[at].live.insert(exchange, generation);
-                if purpose == Purpose::Initialized
-                    && let Some(running) = self.seats[at].instances.get_mut(&generation)
-                {
-                    running.confirming = Some(exchange);
-                }
-                if self.seats[at].http {
-                    let carry = Carry::Post(purpose, body);
-                    self.carry(at, generation, exchange, route, carry, Duration::ZERO);
-                } else {
-                    self.write(at, generation, exchange, body);
-                }
+                self.send(at, generation, exchange, purpose, route, body);
                 Ok(())
             }
             Output::Resume {
@@ -85,6 +74,29 @@ impl World {
             } => self.end(at, generation, delete, route),
             Output::ToSession { session, event } => self.hear(at, session, event),
             Output::Emit(event) => self.judge_event(at, &event),
+        }
+    }
+
+    fn send(
+        &mut self,
+        at: usize,
+        generation: Generation,
+        exchange: ExchangeId,
+        purpose: Purpose,
+        route: Route,
+        body: Bytes,
+    ) {
+        self.seats[at].live.insert(exchange, generation);
+        if purpose == Purpose::Initialized
+            && let Some(running) = self.seats[at].instances.get_mut(&generation)
+        {
+            running.confirming = Some(exchange);
+        }
+        if self.seats[at].http {
+            let carry = Carry::Post(purpose, body);
+            self.carry(at, generation, exchange, route, carry, Duration::ZERO);
+        } else {
+            self.write(at, generation, exchange, body);
         }
     }
 
@@ -153,9 +165,11 @@ impl World {
             (false, true) => self.random.millis(100, 6_000),
             (false, false) => self.delay(),
         };
-        let when = self.now.after(delay);
+        let turn = self.turn(at, generation, http);
+        let when = turn.after(delay);
         let running = Running {
             opened: self.now,
+            admitted: http,
             over: false,
             session: None,
             accepted: false,
@@ -181,6 +195,22 @@ impl World {
         };
         self.put(when, Event::Input(at, Box::new(input)));
         Ok(())
+    }
+
+    /// When a child's turn in the start budget comes; its driver says so.
+    fn turn(&mut self, at: usize, generation: Generation, http: bool) -> Moment {
+        if http {
+            return self.now;
+        }
+        let waits = self.strikes(Fault::WaitsForTurn);
+        let wait = if waits {
+            self.random.millis(0, 9_000)
+        } else {
+            Duration::ZERO
+        };
+        let turn = self.now.after(wait);
+        self.say(at, turn, Input::Admitted { generation });
+        turn.after(Duration::from_nanos(1))
     }
 
     fn check_send(
@@ -350,7 +380,7 @@ impl World {
             | Told::Dropped { .. }
             | Told::Unauthorized { .. } => return Ok(()),
         };
-        let limit = self.plan.settings.start_timeout + LATE_MAX;
+        let own = self.plan.settings.start_timeout;
         let now = self.now;
         let Some(running) = self.seats[at].instances.get_mut(generation) else {
             return Err(Violation::new("I3", format!("unknown {generation}")));
@@ -362,7 +392,7 @@ impl World {
                 format!("{generation} is published too early"),
             ));
         }
-        if now.since(running.opened) > limit {
+        if now.since(running.opened) > running.patience(own) {
             return Err(Violation::new(
                 "I7",
                 format!("the attempt of {generation} took too long"),
@@ -395,7 +425,9 @@ impl World {
                 exchange,
                 ..
             } => (*generation, *exchange),
-            Input::Opened { generation } | Input::Lost { generation, .. } => (*generation, None),
+            Input::Admitted { generation }
+            | Input::Opened { generation }
+            | Input::Lost { generation, .. } => (*generation, None),
             Input::Start { .. }
             | Input::Call { .. }
             | Input::Notify { .. }
@@ -427,6 +459,10 @@ impl World {
                 seat.live.remove(exchange);
                 let good = matches!(end, End::Accepted | End::Complete | End::StreamEnded { .. });
                 running.accepted |= good && running.confirming == Some(*exchange);
+            }
+            Input::Admitted { .. } => {
+                running.admitted = true;
+                running.opened = self.now;
             }
             Input::Lost { .. } => {
                 running.over = true;

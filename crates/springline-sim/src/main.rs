@@ -2,6 +2,11 @@
 //!
 //! Owns: the command line and what is printed. It must not know how a run works.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "how long to look for failures, and where to begin, is no part of a run"
+)]
+
 use std::fmt::Display;
 use std::io::Write as _;
 use std::ops::Range;

@@ -34,7 +34,7 @@ faults! {
     InitializeStatus, InitializeError, InitializeEmpty, InitializeUseless, InitializeCut,
     InitializedRefused,
     // A child.
-    SpawnFails, SlowStart, Exits, PipeClosed,
+    SpawnFails, SlowStart, WaitsForTurn, Exits, PipeClosed,
 }
 
 /// How likely each fault is, of 1,000.
@@ -148,9 +148,7 @@ pub(crate) struct Plan {
 impl Plan {
     pub(crate) fn draw(seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let seats: Vec<bool> = (0..1 + random.below(3))
-            .map(|_| random.chance(650))
-            .collect();
+        let seats: Vec<bool> = (0..=random.below(3)).map(|_| random.chance(650)).collect();
         let settings = settings(&mut random);
         let rates = Rates::draw(&mut random);
         let steps = steps(&mut random, seats.len());

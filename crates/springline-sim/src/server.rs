@@ -288,17 +288,12 @@ impl World {
     }
 
     fn is_initialized(&self, seat: usize, generation: Generation, route: &Route) -> bool {
-        match &route.session_id {
-            Some(id) => self
-                .server
-                .sessions
-                .get(id)
-                .is_some_and(|session| session.initialized),
-            None => {
-                let running = self.seats[seat].instances.get(&generation);
-                running.is_some_and(|running| running.initialized)
-            }
+        if let Some(id) = &route.session_id {
+            let session = self.server.sessions.get(id);
+            return session.is_some_and(|session| session.initialized);
         }
+        let running = self.seats[seat].instances.get(&generation);
+        running.is_some_and(|running| running.initialized)
     }
 }
 
@@ -359,18 +354,13 @@ impl Answer<'_> {
             self.end(refused(status, None, "no"));
             return;
         }
-        match &route.session_id {
-            Some(id) => {
-                if let Some(session) = self.world.server.sessions.get_mut(id) {
-                    session.initialized = true;
-                }
+        let world = &mut *self.world;
+        if let Some(id) = &route.session_id {
+            if let Some(session) = world.server.sessions.get_mut(id) {
+                session.initialized = true;
             }
-            None => {
-                let instances = &mut self.world.seats[self.seat].instances;
-                if let Some(running) = instances.get_mut(&self.generation) {
-                    running.initialized = true;
-                }
-            }
+        } else if let Some(running) = world.seats[self.seat].instances.get_mut(&self.generation) {
+            running.initialized = true;
         }
         if self.strikes(Fault::CutAfter) {
             self.broken();

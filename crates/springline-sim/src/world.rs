@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use springline_proto::call::{ExchangeId, Generation, Moment, SessionKey};
-use springline_proto::error::{Fault as Error, FaultKind};
 use springline_proto::settings::{ReplayPolicy, StateLossPolicy};
 use springline_proto::upstream::{Input, Standby, Transport, Upstream, UpstreamConfig};
 
@@ -37,8 +36,14 @@ pub(crate) enum Event {
 
 /// One instance, as its driver knows it.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts that are independent of each other"
+)]
 pub(crate) struct Running {
     pub(crate) opened: Moment,
+    /// A child's turn in the start budget has come; the time for its start counts since then.
+    pub(crate) admitted: bool,
     /// The driver ended it, or told that it is lost.
     pub(crate) over: bool,
     /// The session id that the machine was told.
@@ -59,6 +64,14 @@ pub(crate) struct Running {
     pub(crate) pipe_out: Moment,
     /// Questions of the server that are open, by raw id.
     pub(crate) questions: BTreeSet<String>,
+}
+
+impl Running {
+    /// What an attempt may take since it was opened, with a late timer.
+    pub(crate) fn patience(&self, start_timeout: Duration) -> Duration {
+        let turns = if self.admitted { 1 } else { 10 };
+        start_timeout * turns + LATE_MAX
+    }
 }
 
 /// One upstream with its driver and its client.
@@ -351,9 +364,11 @@ impl World {
             None
         };
         let broken = broken.map(|what| Violation::new("I8", what));
-        let limit = self.plan.settings.start_timeout + LATE_MAX;
+        let own = self.plan.settings.start_timeout;
         let stuck = seat.instances.iter().find(|(_, running)| {
-            !running.judged && !running.over && self.now.since(running.opened) > limit
+            !running.judged
+                && !running.over
+                && self.now.since(running.opened) > running.patience(own)
         });
         let stuck = stuck.map(|(generation, _)| {
             Violation::new("I7", format!("the attempt of {generation} does not end"))
@@ -391,10 +406,6 @@ impl World {
         }
         self.book.close()?;
         self.server.check_gone()
-    }
-
-    pub(crate) fn close_fault(&self) -> Error {
-        Error::new(FaultKind::ShuttingDown)
     }
 }
 

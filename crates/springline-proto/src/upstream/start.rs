@@ -445,8 +445,10 @@ impl Upstream {
         });
         self.end_instance(attempt.generation, true, "handshake failed");
         let Some(owner) = attempt.owner else { return };
-        let owned = self.give_up(owner).filter(|owned| !owned.is_internal());
-        let Some(owned) = owned else { return };
+        let pending = self.give_up(owner);
+        let Some(pending) = pending.filter(|pending| !pending.is_internal()) else {
+            return;
+        };
         let kind = if self.was_ready && failure.kind == FaultKind::ServerStartFailed {
             FaultKind::SessionRecoveryFailed
         } else {
@@ -454,7 +456,7 @@ impl Upstream {
         };
         let mut fault = Fault::new(kind)
             .because(cause)
-            .outcome(owned.outcome_of(crate::error::Outcome::NotExecuted));
+            .outcome(pending.outcome_of(crate::error::Outcome::NotExecuted));
         fault.retry_after = failure.retry_after;
         self.tell_failed(owner, fault, failure.server_error);
     }
