@@ -1,26 +1,26 @@
 //! `springline connect`: stdio to the gateway on the unix socket.
 //!
-//! Owns: the client's end of `springline/1`, the start of a gateway when a request needs one, and
-//! the repeated handshake with a gateway that came later. It must not know servers.
+//! Owns: the start of a gateway when a request needs one, and the repeated handshake with a gateway
+//! that came later. It must not know servers.
 //!
 //! What was pending when a gateway went away is answered with an error: the gateway keeps no
 //! session for us yet. The client's own session goes on with the next gateway.
+
+mod link;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bytes::Bytes;
 use springline_engine::clock;
-use springline_engine::downstream::frame::{ACK_EVERY, Frame, FrameReader, PROTOCOL};
+use springline_engine::downstream::frame::Frame;
 use springline_proto::error::{Fault, FaultKind, Outcome};
 use springline_proto::json::{self, Pieces};
 use springline_proto::message::{Kind, Message};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
+use self::link::Link;
 use crate::autostart::{self, StartError, StartSpec};
 use crate::stdio::{Deaf, Front, Heard, complain};
 
@@ -35,12 +35,6 @@ const HELLO_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long a repeated handshake may take: as long as a server may take to start, and a little.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(75);
-
-/// How long a message that was received may stay without an acknowledgement.
-const ACK_PAUSE: Duration = Duration::from_secs(15);
-
-/// Bytes that the head of an answer to the upgrade may have.
-const HEAD_MAX: usize = 16 * 1024;
 
 /// What `connect` is told.
 #[derive(Clone, Debug)]
@@ -288,162 +282,11 @@ async fn dial(args: &ConnectArgs, lost_at: Option<Instant>) -> Result<UnixStream
     }
 }
 
-/// A session on the gateway.
-struct Link {
-    reader: FrameReader<OwnedReadHalf>,
-    write: OwnedWriteHalf,
-    sent: u64,
-    received: u64,
-    acked: u64,
-    ack_due: Instant,
-    /// The gateway ends as soon as nothing is pending.
-    is_stopping: bool,
-}
-
-impl Link {
-    async fn open(mut stream: UnixStream, args: &ConnectArgs) -> Result<Self, AttachError> {
-        let query = args
-            .server
-            .as_ref()
-            .map(|name| format!("?server={name}"))
-            .unwrap_or_default();
-        let request = format!(
-            "GET /connect{query} HTTP/1.1\r\nHost: springline\r\nConnection: Upgrade\r\n\
-             Upgrade: {PROTOCOL}\r\n\r\n"
-        );
-        stream.write_all(request.as_bytes()).await?;
-        let head = read_head(&mut stream).await?;
-        let status = head.split(' ').nth(1).unwrap_or_default();
-        if status != "101" {
-            return Err(AttachError::Refused(
-                refusal(&mut stream, &head, status).await,
-            ));
-        }
-        let (read, mut write) = stream.into_split();
-        let hello = format!(r#"{{"version":"{}"}}"#, env!("CARGO_PKG_VERSION"));
-        Frame::Hello(hello.into()).write(&mut write).await?;
-        let mut reader = FrameReader::new(read, args.body_max);
-        if !matches!(reader.next().await?, Some(Frame::Hello(_))) {
-            return Err(AttachError::Refused(
-                "its first frame is no hello".to_owned(),
-            ));
-        }
-        let ack_due = clock::now() + ACK_PAUSE;
-        Ok(Self {
-            reader,
-            write,
-            sent: 0,
-            received: 0,
-            acked: 0,
-            ack_due,
-            is_stopping: false,
-        })
-    }
-
-    /// The next frame, counted. Cancel safe.
-    async fn next(&mut self) -> std::io::Result<Option<Frame>> {
-        loop {
-            let is_owing = self.received > self.acked;
-            let frame = tokio::select! {
-                frame = self.reader.next() => frame?,
-                () = sleep_until(self.ack_due), if is_owing => {
-                    // Short, and the gateway always reads: this does not wait.
-                    self.acknowledge().await?;
-                    continue;
-                }
-            };
-            match &frame {
-                Some(Frame::Message { number, .. }) if *number == self.received + 1 => {
-                    if !is_owing {
-                        self.ack_due = clock::now() + ACK_PAUSE;
-                    }
-                    self.received = *number;
-                }
-                Some(Frame::Message { .. }) => {
-                    let text = "a frame is out of order";
-                    return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, text));
-                }
-                Some(Frame::Note(note)) => self.is_stopping |= is_stopping(note),
-                _ => {}
-            }
-            return Ok(frame);
-        }
-    }
-
-    async fn send(&mut self, body: Pieces) -> std::io::Result<()> {
-        self.sent += 1;
-        self.acked = self.received;
-        let frame = Frame::Message {
-            number: self.sent,
-            received: self.received,
-            body,
-        };
-        frame.write(&mut self.write).await
-    }
-
-    async fn acknowledge(&mut self) -> std::io::Result<()> {
-        self.acked = self.received;
-        Frame::Ack(self.received).write(&mut self.write).await
-    }
-
-    async fn acknowledge_if_due(&mut self) {
-        if self.received >= self.acked + ACK_EVERY {
-            // A broken connection shows in the next read.
-            drop(self.acknowledge().await);
-        }
-    }
-
-    /// Says that we are done. The gateway may be gone already.
-    async fn end(mut self) {
-        let end = Frame::End(Bytes::from_static(br#"{"reason":"done"}"#));
-        drop(timeout(Duration::from_secs(1), end.write(&mut self.write)).await);
-    }
-}
-
 async fn next(link: &mut Option<Link>) -> std::io::Result<Option<Frame>> {
     match link {
         Some(link) => link.next().await,
         None => std::future::pending().await,
     }
-}
-
-fn is_stopping(note: &Bytes) -> bool {
-    json::validate(note).is_ok()
-        && json::member(note, json::Span::whole(note), "stopping")
-            .is_some_and(|value| value.of(note) == b"true")
-}
-
-async fn read_head(stream: &mut UnixStream) -> std::io::Result<String> {
-    let mut head = Vec::new();
-    // Byte by byte: what follows the head belongs to the frames.
-    while !head.ends_with(b"\r\n\r\n") {
-        if head.len() == HEAD_MAX {
-            return Err(std::io::ErrorKind::InvalidData.into());
-        }
-        head.push(stream.read_u8().await?);
-    }
-    Ok(String::from_utf8_lossy(&head).into_owned())
-}
-
-/// What the gateway says of a refused upgrade.
-async fn refusal(stream: &mut UnixStream, head: &str, status: &str) -> String {
-    let length = head.lines().find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case("content-length")
-            .then(|| value.trim().parse().ok())?
-    });
-    let mut body = vec![0; length.unwrap_or(0_usize).min(HEAD_MAX)];
-    let message = match stream.read_exact(&mut body).await {
-        Ok(_) => Message::parse(body)
-            .ok()
-            .and_then(|message| message.error()),
-        Err(_) => None,
-    };
-    let text = message.and_then(|error| {
-        let text = json::member(&error, json::Span::whole(&error), "message")?;
-        json::string(text.of(&error)).map(std::borrow::Cow::into_owned)
-    });
-    text.unwrap_or_else(|| format!("status {status}"))
 }
 
 #[cfg(test)]

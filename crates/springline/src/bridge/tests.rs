@@ -17,7 +17,8 @@ use springline_proto::version::Version;
 use tokio::sync::{mpsc, watch};
 
 use super::{BridgeArgs, Target, UsageError, carry, configure};
-use crate::stdio::{Client, Deaf};
+use crate::stdio::Deaf;
+use crate::stdio::client::Client;
 
 /// A gate with one session that hears lines and says what the test wants.
 struct Script(Arc<One>);

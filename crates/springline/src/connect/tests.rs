@@ -11,9 +11,11 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::{Connect, ConnectArgs, Handshake, read_head};
+use super::link::read_head;
+use super::{Connect, ConnectArgs, Handshake};
 use crate::autostart::StartSpec;
-use crate::stdio::{Client, Deaf};
+use crate::stdio::Deaf;
+use crate::stdio::client::Client;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"x":1.0}}"#;
