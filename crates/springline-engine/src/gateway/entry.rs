@@ -137,10 +137,6 @@ impl Carrier {
         &self.server
     }
 
-    pub(crate) fn is_child(&self) -> bool {
-        matches!(self.kind, Kind::Child(_))
-    }
-
     pub(crate) fn open(&self, generation: Generation) {
         match &self.kind {
             Kind::Child(child) => child.open(generation),
@@ -162,7 +158,8 @@ impl Carrier {
                     child.send(generation, exchange, body);
                 }
                 Output::End { generation, .. } => child.end(generation),
-                Output::Open { .. }
+                Output::Reserve { .. }
+                | Output::Open { .. }
                 | Output::Resume { .. }
                 | Output::Listen { .. }
                 | Output::Abort { .. }
@@ -242,7 +239,8 @@ fn perform_http(http: &HttpTransport, output: Output) {
             delete,
             route,
         } => http.end(generation, delete, route),
-        Output::Open { .. }
+        Output::Reserve { .. }
+        | Output::Open { .. }
         | Output::RefreshCredentials
         | Output::ToSession { .. }
         | Output::Emit(_) => {}

@@ -33,7 +33,7 @@ struct Core {
 pub(crate) struct UpstreamCell {
     /// Inputs that nobody took yet. Bounded by what machines and transports may have under way.
     inbox: Inbox<Input>,
-    /// Held by the one who drives; only ever tried, never waited for.
+    /// Held by the one who drives, or for a look; never while anything else is called.
     core: Mutex<Core>,
     carrier: Carrier,
     session: Weak<SessionCell>,
@@ -115,7 +115,8 @@ impl UpstreamCell {
 
     fn perform(&self, output: Output) {
         match output {
-            Output::Open { generation } => self.open(generation),
+            Output::Reserve { generation } => self.reserve(generation),
+            Output::Open { generation } => self.carrier.open(generation),
             Output::ToSession { session: _, event } => {
                 if let Some(session) = self.session.upgrade() {
                     let server = Arc::clone(self.carrier.server());
@@ -124,7 +125,7 @@ impl UpstreamCell {
             }
             Output::Emit(event) => {
                 if let Some(generation) = settles_start(&event) {
-                    self.permits.lock().retain(|(held, _)| *held != generation);
+                    self.release(generation);
                 }
                 let (name, facts) = event::of_upstream(self.carrier.server(), &event);
                 self.shared.events.record(name, facts);
@@ -139,11 +140,7 @@ impl UpstreamCell {
     }
 
     /// A child waits for its turn, so that a hundred servers do not start at once.
-    fn open(&self, generation: Generation) {
-        if !self.carrier.is_child() {
-            self.carrier.open(generation);
-            return;
-        }
+    fn reserve(&self, generation: Generation) {
         let this = self.this.clone();
         let budget = Arc::clone(&self.shared.starts);
         spawn::named("start budget", async move {
@@ -154,8 +151,16 @@ impl UpstreamCell {
             let Some(cell) = this.upgrade() else { return };
             cell.permits.lock().push((generation, permit));
             cell.input(Input::Admitted { generation });
-            cell.carrier.open(generation);
+            // If nobody wanted it any more, no event gives the turn back.
+            if !cell.core.lock().machine.is_starting(generation) {
+                cell.release(generation);
+            }
         });
+    }
+
+    /// Gives a turn in the start budget back.
+    fn release(&self, generation: Generation) {
+        self.permits.lock().retain(|(held, _)| *held != generation);
     }
 
     pub(crate) fn standby(&self) -> (Standby, usize) {

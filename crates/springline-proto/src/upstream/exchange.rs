@@ -324,7 +324,7 @@ impl Upstream {
         if !self.instances.contains_key(&generation) {
             return;
         }
-        if self.starting(generation) {
+        if self.is_starting(generation) {
             let kind = FaultKind::ServerStartFailed;
             self.fail_attempt(now, Failure::new(kind, cause));
             return;
@@ -360,7 +360,8 @@ impl Upstream {
         }
     }
 
-    pub(super) fn starting(&self, generation: Generation) -> bool {
+    /// Whether this generation is the one that is being started.
+    pub fn is_starting(&self, generation: Generation) -> bool {
         matches!(&self.phase, crate::upstream::Phase::Starting(attempt) if attempt.generation == generation)
     }
 

@@ -82,8 +82,8 @@ pub enum Input {
         /// Whether an HTTP session of the server is ended by DELETE.
         end_session: bool,
     },
-    /// Driver: the instance, which waited for its turn in the start budget, is being made now: the
-    /// time for the start counts from here.
+    /// Driver: the turn in the start budget, which [`Output::Reserve`] asked for, has come: the time
+    /// for the start counts from here. An instance that nobody wants any more is not opened.
     Admitted {
         /// Which.
         generation: Generation,
@@ -218,6 +218,11 @@ pub struct Route {
 /// What the machine wants done.
 #[derive(Clone, Debug)]
 pub enum Output {
+    /// Wait for a turn in the start budget, and answer with [`Input::Admitted`]. Children only.
+    Reserve {
+        /// Its name from now on.
+        generation: Generation,
+    },
     /// Start an instance: spawn the child; HTTP answers [`Input::Opened`] at once.
     Open {
         /// Its name from now on.

@@ -191,7 +191,11 @@ impl Upstream {
             credential_epoch: self.credential.epoch(),
             result: None,
         });
-        self.out.push_back(Output::Open { generation });
+        self.out.push_back(match self.config.transport {
+            // A hundred servers must not start at once.
+            Transport::Stdio => Output::Reserve { generation },
+            Transport::Http => Output::Open { generation },
+        });
     }
 
     /// A child may have to wait for its turn in the start budget before its own time counts.
@@ -211,6 +215,7 @@ impl Upstream {
         {
             attempt.began = now;
             attempt.deadline = deadline;
+            self.out.push_back(Output::Open { generation });
         }
     }
 
