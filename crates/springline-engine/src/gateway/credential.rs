@@ -61,12 +61,5 @@ fn credentials_of(definition: &HttpDefinition) -> Result<Credentials, String> {
             instance_id: instance_id.clone(),
         },
     };
-    let mut headers = Vec::new();
-    for (name, value) in &definition.headers {
-        let text = value
-            .to_str()
-            .map_err(|_| format!("the value of {name} is no visible text"))?;
-        headers.push((name.as_str(), text));
-    }
-    Credentials::new(headers, auth).map_err(|error| error.to_string())
+    Credentials::from_headers(&definition.headers, auth).map_err(|error| error.to_string())
 }
