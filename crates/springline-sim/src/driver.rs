@@ -19,6 +19,10 @@ impl World {
     pub(crate) fn take_output(&mut self, at: usize, output: Output) -> Result<(), Violation> {
         self.note_output(at, &output);
         match output {
+            Output::Reserve { generation } => {
+                self.reserve(at, generation);
+                Ok(())
+            }
             Output::Open { generation } => self.open(at, generation),
             Output::Send {
                 generation,
@@ -103,6 +107,7 @@ impl World {
     fn note_output(&mut self, at: usize, output: &Output) {
         let now = u64::try_from(self.now.0.as_nanos()).unwrap_or(u64::MAX);
         let (tag, name, bytes) = match output {
+            Output::Reserve { generation } => (2, generation.0, Bytes::new()),
             Output::Open { generation } => (3, generation.0, Bytes::new()),
             Output::Send { exchange, body, .. } => (4, exchange.0, body.to_bytes()),
             Output::Resume { exchange, .. } => (5, exchange.0, Bytes::new()),
@@ -128,7 +133,8 @@ impl World {
                     let id = route.session_id.as_deref().unwrap_or("-");
                     format!("Send {generation} {exchange:?} {purpose:?} {id} {body}")
                 }
-                other @ (Output::Open { .. }
+                other @ (Output::Reserve { .. }
+                | Output::Open { .. }
                 | Output::Resume { .. }
                 | Output::Listen { .. }
                 | Output::Abort { .. }
@@ -165,11 +171,9 @@ impl World {
             (false, true) => self.random.millis(100, 6_000),
             (false, false) => self.delay(),
         };
-        let turn = self.turn(at, generation, http);
-        let when = turn.after(delay);
+        let when = self.now.after(delay);
         let running = Running {
             opened: self.now,
-            admitted: http,
             over: false,
             session: None,
             accepted: false,
@@ -197,11 +201,9 @@ impl World {
         Ok(())
     }
 
-    /// When a child's turn in the start budget comes; its driver says so.
-    fn turn(&mut self, at: usize, generation: Generation, http: bool) -> Moment {
-        if http {
-            return self.now;
-        }
+    /// When a child's turn in the start budget comes, its driver says so.
+    fn reserve(&mut self, at: usize, generation: Generation) {
+        self.seats[at].reserved.insert(generation);
         let waits = self.strikes(Fault::WaitsForTurn);
         let wait = if waits {
             self.random.millis(0, 9_000)
@@ -209,8 +211,10 @@ impl World {
             Duration::ZERO
         };
         let turn = self.now.after(wait);
-        self.say(at, turn, Input::Admitted { generation });
-        turn.after(Duration::from_nanos(1))
+        self.put(
+            turn,
+            Event::Input(at, Box::new(Input::Admitted { generation })),
+        );
     }
 
     fn check_send(
@@ -350,6 +354,9 @@ impl World {
         seat.live.retain(|_, held| *held != generation);
         let http = seat.http;
         let Some(running) = seat.instances.get_mut(&generation) else {
+            if seat.reserved.contains(&generation) {
+                return Ok(());
+            }
             return Err(Violation::new(
                 "I3",
                 format!("the end of unknown {generation}"),
@@ -392,7 +399,7 @@ impl World {
                 format!("{generation} is published too early"),
             ));
         }
-        if now.since(running.opened) > running.patience(own) {
+        if now.since(running.opened) > Running::patience(own) {
             return Err(Violation::new(
                 "I7",
                 format!("the attempt of {generation} took too long"),
@@ -425,9 +432,7 @@ impl World {
                 exchange,
                 ..
             } => (*generation, *exchange),
-            Input::Admitted { generation }
-            | Input::Opened { generation }
-            | Input::Lost { generation, .. } => (*generation, None),
+            Input::Opened { generation } | Input::Lost { generation, .. } => (*generation, None),
             Input::Start { .. }
             | Input::Call { .. }
             | Input::Notify { .. }
@@ -438,6 +443,7 @@ impl World {
             | Input::Retire
             | Input::Close { .. }
             | Input::Credentials { .. }
+            | Input::Admitted { .. }
             | Input::Timer => {
                 self.feed(at, input);
                 return;
@@ -459,10 +465,6 @@ impl World {
                 seat.live.remove(exchange);
                 let good = matches!(end, End::Accepted | End::Complete | End::StreamEnded { .. });
                 running.accepted |= good && running.confirming == Some(*exchange);
-            }
-            Input::Admitted { .. } => {
-                running.admitted = true;
-                running.opened = self.now;
             }
             Input::Lost { .. } => {
                 running.over = true;

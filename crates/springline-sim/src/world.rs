@@ -42,8 +42,6 @@ pub(crate) enum Event {
 )]
 pub(crate) struct Running {
     pub(crate) opened: Moment,
-    /// A child's turn in the start budget has come; the time for its start counts since then.
-    pub(crate) admitted: bool,
     /// The driver ended it, or told that it is lost.
     pub(crate) over: bool,
     /// The session id that the machine was told.
@@ -68,9 +66,8 @@ pub(crate) struct Running {
 
 impl Running {
     /// What an attempt may take since it was opened, with a late timer.
-    pub(crate) fn patience(&self, start_timeout: Duration) -> Duration {
-        let turns = if self.admitted { 1 } else { 10 };
-        start_timeout * turns + LATE_MAX
+    pub(crate) fn patience(start_timeout: Duration) -> Duration {
+        start_timeout + LATE_MAX
     }
 }
 
@@ -80,6 +77,8 @@ pub(crate) struct Seat {
     pub(crate) http: bool,
     pub(crate) instances: BTreeMap<Generation, Running>,
     pub(crate) live: BTreeMap<ExchangeId, Generation>,
+    /// Generations that wait, or waited, for their turn in the start budget.
+    pub(crate) reserved: BTreeSet<Generation>,
     pub(crate) calls: Vec<usize>,
     pub(crate) credential: u64,
     pub(crate) closed: bool,
@@ -368,7 +367,7 @@ impl World {
         let stuck = seat.instances.iter().find(|(_, running)| {
             !running.judged
                 && !running.over
-                && self.now.since(running.opened) > running.patience(own)
+                && self.now.since(running.opened) > Running::patience(own)
         });
         let stuck = stuck.map(|(generation, _)| {
             Violation::new("I7", format!("the attempt of {generation} does not end"))
@@ -427,6 +426,7 @@ impl Seat {
             http,
             instances: BTreeMap::new(),
             live: BTreeMap::new(),
+            reserved: BTreeSet::new(),
             calls: Vec::new(),
             credential: 0,
             closed: false,

@@ -22,8 +22,6 @@ use crate::{clock, event};
 struct Core {
     machine: Session,
     armed: Option<Moment>,
-    /// What the upstreams were told last.
-    attached: bool,
 }
 
 /// Where answers go. Held for a look-up or a change; never while anything else is called.
@@ -97,7 +95,6 @@ impl SessionCell {
             core: Mutex::new(Core {
                 machine,
                 armed: None,
-                attached: true,
             }),
             routes: Mutex::default(),
             upstreams: Mutex::default(),
@@ -115,7 +112,7 @@ impl SessionCell {
     fn drive(&self) {
         while let Turn::Mine = self.inbox.turn() {
             let mut outputs = Vec::new();
-            let attached = {
+            {
                 let mut core = self.core.lock();
                 while let Some(input) = self.inbox.take() {
                     core.machine.handle(clock::moment(), input);
@@ -124,16 +121,9 @@ impl SessionCell {
                     }
                 }
                 self.arm(&mut core);
-                let attached = core.machine.attached();
-                (std::mem::replace(&mut core.attached, attached) != attached).then_some(attached)
-            };
+            }
             for output in outputs {
                 self.perform(output);
-            }
-            if let Some(attached) = attached {
-                for cell in self.upstreams() {
-                    cell.input(UpstreamInput::Attached(attached));
-                }
             }
             self.inbox.done();
         }
