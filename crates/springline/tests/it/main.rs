@@ -1,1 +1,15 @@
-//! End-to-end tests.
+//! End to end: the gateway's binary with real servers behind it and real connections in front.
+//!
+//! One binary, so that it is linked once. Every test starts what it needs, on free ports and in a
+//! folder of its own, and ends it; none waits for time to pass.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests start processes and read the clock as they like"
+)]
+
+mod child;
+mod harness;
+mod loss;
+mod outage;
