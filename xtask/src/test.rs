@@ -58,6 +58,12 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
         })?;
     }
     steps.run("tests", || tests(root, options, nextest, &environment))?;
+    if whole {
+        let seconds = if in_ci() { "60" } else { "10" };
+        steps.run("simulator", || {
+            command(root, "cargo", &[SIMULATOR, &[seconds]].concat(), &[])
+        })?;
+    }
     say::line(steps.summary())
 }
 
@@ -71,6 +77,15 @@ const LINTS: &[&str] = &[
     "warnings",
 ];
 const BUILD: &[&str] = &["build", "--workspace", "--lib", "--bins", "--tests"];
+const SIMULATOR: &[&str] = &[
+    "run",
+    "--quiet",
+    "--package",
+    "springline-sim",
+    "--",
+    "--regressions",
+    "--fresh-seconds",
+];
 const DOC_TESTS: &[&str] = &["test", "--quiet", "--workspace", "--doc"];
 
 fn tests(

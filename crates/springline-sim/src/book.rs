@@ -157,16 +157,12 @@ impl Book {
     }
 
     /// A server did what the request asks.
-    pub(crate) fn executed(&mut self, number: usize, trusted: bool) -> Result<(), Violation> {
+    pub(crate) fn executed(&mut self, number: usize) -> Result<(), Violation> {
         let Some(record) = self.records.get_mut(number) else {
             return Ok(());
         };
         record.executions += 1;
-        let once = match record.ask {
-            Some(Ask::Tool | Ask::Other) => true,
-            Some(Ask::HintedTool) => !trusted,
-            _ => false,
-        };
+        let once = matches!(record.ask, Some(Ask::Tool | Ask::HintedTool | Ask::Other));
         if once && record.executions > 1 {
             return Err(Violation::new(
                 "I4",

@@ -305,7 +305,7 @@ impl Upstream {
                 key,
                 Fault::new(FaultKind::StateLost).because(refusal.for_people()),
             );
-        } else if !pending.survives_session_loss(&self.config.settings)
+        } else if !pending.survives_session_loss(&self.config.settings, &self.hints)
             || !self.replay(key, generation)
         {
             let fault = Fault::new(FaultKind::SessionRecoveryFailed).because(refusal.for_people());

@@ -14,6 +14,7 @@
 
 mod credential;
 mod exchange;
+mod hint;
 mod inbound;
 mod instance;
 mod listen;
@@ -31,6 +32,7 @@ pub use self::port::{End, Event, Hello, Input, Output, Purpose, Refusal, Route, 
 
 use self::credential::Credential;
 use self::exchange::Exchange;
+use self::hint::Hints;
 use self::instance::{Instance, Standing};
 use self::pending::Pending;
 use self::restore::Restore;
@@ -120,6 +122,7 @@ pub struct Upstream {
     backoff: Backoff,
     credential: Credential,
     restore: Restore,
+    hints: Hints,
     attached: bool,
     last_use: Moment,
     /// When the last client let go; the children of a detached session are ended some time after.
@@ -147,6 +150,7 @@ impl Upstream {
             waiting: VecDeque::new(),
             credential: Credential::default(),
             restore: Restore::default(),
+            hints: Hints::default(),
             attached: true,
             last_use: now,
             detached_at: None,
@@ -443,4 +447,4 @@ impl Upstream {
 }
 
 #[cfg(test)]
-mod tests {}
+mod tests;

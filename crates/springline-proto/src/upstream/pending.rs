@@ -10,6 +10,7 @@ use crate::json;
 use crate::message::Message;
 use crate::method::{ListKind, Method, ReplayClass};
 use crate::settings::{ReplayPolicy, UpstreamSettings};
+use crate::upstream::hint::Hints;
 
 /// What a request is for.
 #[derive(Clone, Debug)]
@@ -115,12 +116,19 @@ impl Pending {
     }
 
     /// Whether it may be sent again after the server refused it for want of a session.
-    pub(super) fn survives_session_loss(&self, settings: &UpstreamSettings) -> bool {
+    pub(super) fn survives_session_loss(&self, settings: &UpstreamSettings, hints: &Hints) -> bool {
         match settings.replay {
             ReplayPolicy::AfterSessionLoss => true,
-            // Hints are trusted by naming the tool in `safeTools`; nothing else counts as trusted.
-            ReplayPolicy::Annotated | ReplayPolicy::Never => self.is_repeatable(settings),
+            ReplayPolicy::Annotated => self.is_repeatable(settings) || self.is_hinted(hints),
+            ReplayPolicy::Never => self.is_repeatable(settings),
         }
+    }
+
+    fn is_hinted(&self, hints: &Hints) -> bool {
+        let Task::Client(message) = &self.task else {
+            return false;
+        };
+        self.method == Method::ToolsCall && hints.has(message.param("name").as_ref())
     }
 
     fn is_safe_tool(&self, settings: &UpstreamSettings) -> bool {

@@ -108,6 +108,10 @@ impl Upstream {
         else {
             return;
         };
+        if kind == ListKind::Tools {
+            let first = cursor.is_none();
+            self.hints.observe(&self.config.settings, first, answer);
+        }
         let seen = self.restore.seen.entry(kind).or_default();
         match cursor {
             None => seen.prints.clear(),
@@ -171,6 +175,11 @@ impl Upstream {
             self.restore.reading.remove(&kind);
             return;
         };
+        if kind == ListKind::Tools {
+            let reading = self.restore.reading.get(&kind);
+            let first = reading.is_none_or(|reading| reading.prints.is_empty());
+            self.hints.observe(&self.config.settings, first, answer);
+        }
         let pages_max = self.config.settings.list_pages_max as usize;
         let Some(reading) = self.restore.reading.get_mut(&kind) else {
             return;

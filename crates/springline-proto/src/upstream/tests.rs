@@ -1,0 +1,434 @@
+//! Scripts of the upstream machine: what goes in, one line each, and under it what comes out.
+//!
+//! `call 2 tools/call a` is a request of the client; `x3 404` is how the driver ends exchange 3;
+//! `+5s` lets time pass, with a timer at each deadline. Lines that begin with `>` are outputs.
+
+mod child;
+mod fault;
+mod recovery;
+mod travel;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::{
+    End, Hello, Input, Output, Refusal, SessionEvent, Transport, Upstream, UpstreamConfig,
+};
+use crate::call::{CallKey, ExchangeId, Generation, Moment, SessionKey};
+use crate::error::{Fault, FaultKind};
+use crate::message::Message;
+use crate::settings::UpstreamSettings;
+
+/// An exchange as the scripted peer knows it.
+struct Sent {
+    generation: Generation,
+    id: String,
+    initialize: bool,
+}
+
+struct Script {
+    machine: Upstream,
+    stdio: bool,
+    now: Moment,
+    sent: BTreeMap<u64, Sent>,
+    hellos: u32,
+}
+
+/// Plays a script over HTTP and compares what comes out.
+fn http(script: &str) {
+    play(Transport::Http, UpstreamSettings::default(), script);
+}
+
+/// The same with a child.
+fn stdio(script: &str) {
+    play(Transport::Stdio, UpstreamSettings::default(), script);
+}
+
+fn play(transport: Transport, settings: UpstreamSettings, script: &str) {
+    let config = UpstreamConfig {
+        server: Arc::from("s"),
+        transport,
+        session: SessionKey(0),
+        settings,
+        seed: 1,
+    };
+    let mut player = Script {
+        machine: Upstream::new(config, Moment::default()),
+        stdio: transport == Transport::Stdio,
+        now: Moment::default(),
+        sent: BTreeMap::new(),
+        hellos: 0,
+    };
+    let mut actual = String::new();
+    let mut expected = String::new();
+    for line in script
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+    {
+        writeln!(expected, "{line}").unwrap();
+        if !line.starts_with('>') {
+            writeln!(actual, "{line}").unwrap();
+            player.line(line, &mut actual);
+        }
+    }
+    let first = actual.lines().zip(expected.lines()).find(|(a, b)| a != b);
+    assert!(
+        actual == expected,
+        "the first difference is {first:?}; the script plays like this:\n{actual}"
+    );
+}
+
+fn key(text: &str) -> CallKey {
+    CallKey {
+        session: SessionKey(0),
+        number: text.parse().unwrap(),
+    }
+}
+
+fn message(text: impl Into<Bytes>) -> Message {
+    Message::parse(text).unwrap()
+}
+
+impl Script {
+    fn line(&mut self, line: &str, out: &mut String) {
+        let words: Vec<&str> = line.split(' ').collect();
+        if let Some(span) = line.strip_prefix('+') {
+            self.pass(span, out);
+            return;
+        }
+        let input = match words[0].split_at(1) {
+            ("x", exchange) if exchange.parse::<u64>().is_ok() => {
+                self.exchange(exchange.parse().unwrap(), &words[1..])
+            }
+            ("g", generation) if generation.parse::<u64>().is_ok() => {
+                let generation = Generation(generation.parse().unwrap());
+                Self::instance(generation, &words[1..])
+            }
+            _ => self.client(&words),
+        };
+        self.feed(input, out);
+    }
+
+    fn pass(&mut self, span: &str, out: &mut String) {
+        let span = match span.strip_suffix("ms") {
+            Some(millis) => Duration::from_millis(millis.parse().unwrap()),
+            None => Duration::from_secs(span.strip_suffix('s').unwrap().parse().unwrap()),
+        };
+        let end = self.now.after(span);
+        while let Some(due) = self.machine.next_deadline().filter(|due| *due <= end) {
+            self.now = self.now.max(due);
+            self.feed(Input::Timer, out);
+            let next = self.machine.next_deadline();
+            assert!(next.is_none_or(|next| next > self.now), "a deadline stays");
+        }
+        self.now = end;
+    }
+
+    fn client(&mut self, words: &[&str]) -> Input {
+        match *words {
+            ["start", number] => {
+                self.hellos += 1;
+                let params = format!(r#"{{"hello":{}}}"#, self.hellos).into();
+                let hello = Hello { params };
+                Input::Start {
+                    key: key(number),
+                    hello,
+                }
+            }
+            ["call", number, method, ref rest @ ..] => {
+                let params = match rest {
+                    [name, token] => {
+                        format!(r#"{{"name":"{name}","_meta":{{"progressToken":{token}}}}}"#)
+                    }
+                    [name] => format!(r#"{{"name":"{name}","uri":"{name}","level":"{name}"}}"#),
+                    _ => "{}".to_owned(),
+                };
+                let text = format!(
+                    r#"{{"jsonrpc":"2.0","id":"c","method":"{method}","params":{params}}}"#
+                );
+                Input::Call {
+                    key: key(number),
+                    message: message(text),
+                }
+            }
+            ["notify"] => Input::Notify {
+                message: message(
+                    r#"{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}"#,
+                ),
+            },
+            ["reply", generation, id] => Input::Reply {
+                generation: Generation(generation[1..].parse().unwrap()),
+                id: Bytes::copy_from_slice(id.as_bytes()),
+                message: message(r#"{"jsonrpc":"2.0","id":9,"result":{}}"#),
+            },
+            ["cancel", number] => Input::Cancel {
+                key: key(number),
+                message: None,
+            },
+            ["asking", number, begins] => Input::Asking {
+                key: key(number),
+                begins: begins == "on",
+            },
+            ["attached", on] => Input::Attached(on == "on"),
+            ["retire"] => Input::Retire,
+            ["close", what] => Input::Close {
+                fault: Fault::new(FaultKind::ServerRemoved),
+                end_session: what == "end",
+            },
+            ["credentials", what] => Input::Credentials {
+                changed: what == "changed",
+            },
+            _ => panic!("unknown line {words:?}"),
+        }
+    }
+
+    fn instance(generation: Generation, words: &[&str]) -> Input {
+        match *words {
+            ["opened"] => Input::Opened { generation },
+            ["lost"] => Input::Lost {
+                generation,
+                cause: "exit status 1".into(),
+                never_ran: false,
+            },
+            ["failed"] => Input::Lost {
+                generation,
+                cause: "no such file".into(),
+                never_ran: true,
+            },
+            ["says", ref text @ ..] => Input::Message {
+                generation,
+                exchange: None,
+                message: message(text.join(" ")),
+            },
+            ["noise", "large", id] => Input::Garbled {
+                generation,
+                exchange: None,
+                id: Some(Bytes::copy_from_slice(id.as_bytes())),
+                cause: "too large".into(),
+                too_large: true,
+            },
+            _ => panic!("unknown line {words:?}"),
+        }
+    }
+
+    fn exchange(&mut self, exchange: u64, words: &[&str]) -> Input {
+        let sent = &self.sent[&exchange];
+        let generation = sent.generation;
+        let body = match *words {
+            ["minted", id] => {
+                let (exchange, session_id) = (ExchangeId(exchange), id.into());
+                return Input::Minted {
+                    generation,
+                    exchange,
+                    session_id,
+                };
+            }
+            ["result"] if sent.initialize => Some(
+                r#""result":{"protocolVersion":"2024-11-05","capabilities":{"tools":{}}}"#
+                    .to_owned(),
+            ),
+            ["result", version] if sent.initialize => Some(format!(
+                r#""result":{{"protocolVersion":"{version}","capabilities":{{}}}}"#
+            )),
+            ["result"] => Some(r#""result":{}"#.to_owned()),
+            ["result", result] => Some(format!(r#""result":{result}"#)),
+            ["error", code, ref text @ ..] => {
+                let text = text.join(" ");
+                Some(format!(r#""error":{{"code":{code},"message":"{text}"}}"#))
+            }
+            ["says", ref text @ ..] => {
+                let message = message(text.join(" "));
+                let exchange = Some(ExchangeId(exchange));
+                return Input::Message {
+                    generation,
+                    exchange,
+                    message,
+                };
+            }
+            _ => None,
+        };
+        if let Some(body) = body {
+            let message = message(format!(r#"{{"jsonrpc":"2.0","id":{},{body}}}"#, sent.id));
+            let exchange = (!self.stdio).then_some(ExchangeId(exchange));
+            return Input::Message {
+                generation,
+                exchange,
+                message,
+            };
+        }
+        let exchange = ExchangeId(exchange);
+        Input::Ended {
+            generation,
+            exchange,
+            end: end(words),
+        }
+    }
+
+    fn feed(&mut self, input: Input, out: &mut String) {
+        self.machine.handle(self.now, input);
+        while let Some(output) = self.machine.poll() {
+            if let Some(text) = self.show(&output) {
+                writeln!(out, "> {text}").unwrap();
+            }
+        }
+    }
+
+    fn show(&mut self, output: &Output) -> Option<String> {
+        Some(match output {
+            Output::Open { generation } => format!("open g{generation}"),
+            Output::Send {
+                generation,
+                exchange,
+                body,
+                route,
+                ..
+            } => {
+                let body = message(body.to_bytes());
+                let id = body
+                    .id()
+                    .map(|id| String::from_utf8_lossy(&id).into_owned());
+                let method = body
+                    .method()
+                    .map_or("answer".into(), std::borrow::Cow::into_owned);
+                self.sent.insert(
+                    exchange.0,
+                    Sent {
+                        generation: *generation,
+                        id: id.clone().unwrap_or_default(),
+                        initialize: method == "initialize",
+                    },
+                );
+                let session = route
+                    .session_id
+                    .as_deref()
+                    .map_or(String::new(), |id| format!(" session {id}"));
+                let id = id.map_or(String::new(), |id| format!(" id {id}"));
+                let hello = body.param("hello").map_or(String::new(), |raw| {
+                    format!(" hello {}", String::from_utf8_lossy(&raw))
+                });
+                let cancelled = body.param("requestId").map_or(String::new(), |raw| {
+                    format!(" of {}", String::from_utf8_lossy(&raw))
+                });
+                format!("x{exchange} to g{generation}{session}: {method}{id}{hello}{cancelled}")
+            }
+            Output::Resume {
+                exchange,
+                last_event_id,
+                delay,
+                ..
+            } => {
+                format!("resume x{exchange} from {last_event_id} after {delay:?}")
+            }
+            Output::Listen {
+                generation,
+                exchange,
+                delay,
+                ..
+            } => {
+                self.sent.insert(
+                    exchange.0,
+                    Sent {
+                        generation: *generation,
+                        id: String::new(),
+                        initialize: false,
+                    },
+                );
+                format!("x{exchange} listens to g{generation} after {delay:?}")
+            }
+            Output::Abort { exchange, .. } => format!("abort x{exchange}"),
+            Output::RefreshCredentials => "read credentials".into(),
+            Output::End {
+                generation,
+                delete,
+                route,
+            } => {
+                let delete = if *delete { " DELETE " } else { "" };
+                let session = route
+                    .session_id
+                    .as_deref()
+                    .filter(|_| !delete.is_empty())
+                    .unwrap_or("");
+                format!("end g{generation}{delete}{session}")
+            }
+            Output::ToSession { event, .. } => return show_event(event),
+            Output::Emit(_) => return None,
+        })
+    }
+}
+
+fn show_event(event: &SessionEvent) -> Option<String> {
+    let text = |message: &Message| String::from_utf8_lossy(message.bytes()).into_owned();
+    Some(match event {
+        SessionEvent::Started { key, .. } => format!("started {}", key.number),
+        SessionEvent::Answer { key, .. } => format!("answer {}", key.number),
+        SessionEvent::Failed {
+            key,
+            fault,
+            server_error,
+        } => {
+            let own = if server_error.is_some() {
+                " with the server's error"
+            } else {
+                ""
+            };
+            let cause = fault.cause.as_deref().unwrap_or("-");
+            format!(
+                "failed {} {} {}{own}: {cause}",
+                key.number,
+                fault.kind.as_str(),
+                fault.outcome.as_str()
+            )
+        }
+        SessionEvent::Notification { related, message } => {
+            let related = related.map_or(String::new(), |key| format!(" of {}", key.number));
+            format!("heard{related}: {}", text(message))
+        }
+        SessionEvent::Request {
+            related,
+            generation,
+            message,
+        } => {
+            let related = related.map_or(String::new(), |key| format!(" of {}", key.number));
+            format!("asked{related} by g{generation}: {}", text(message))
+        }
+        SessionEvent::Withdrawn { id, .. } => format!("withdrawn {}", String::from_utf8_lossy(id)),
+        SessionEvent::StateLost { .. } => "state lost".into(),
+        SessionEvent::ListChanged(kind) => format!("changed {kind:?}"),
+        SessionEvent::InstanceGone { .. } | SessionEvent::Listed { .. } => return None,
+    })
+}
+
+fn end(words: &[&str]) -> End {
+    let cause = "cut".into();
+    match *words {
+        ["accepted"] => End::Accepted,
+        ["done"] => End::Complete,
+        ["ended"] => End::StreamEnded {
+            last_event_id: None,
+            retry: None,
+        },
+        ["ended", id] => End::StreamEnded {
+            last_event_id: Some(id.into()),
+            retry: None,
+        },
+        ["unsent"] => End::NotSent { cause },
+        ["broken"] => End::Broken { cause },
+        [status] => refusal(status, None, "no"),
+        [status, code, ref text @ ..] => refusal(status, code.parse().ok(), &text.join(" ")),
+        [] => panic!("an exchange without an end"),
+    }
+}
+
+fn refusal(status: &str, rpc_code: Option<i64>, text: &str) -> End {
+    End::Refused(Refusal {
+        status: status.parse().unwrap(),
+        rpc_code,
+        text: text.into(),
+        retry_after: None,
+    })
+}
