@@ -449,14 +449,27 @@ impl World {
                 return;
             }
         };
-        let Some(running) = seat.instances.get_mut(&generation) else {
+        let Some(running) = seat.instances.get(&generation) else {
             return;
         };
         let dead = exchange.is_some_and(|exchange| !seat.live.contains_key(&exchange));
         if running.over || dead {
             return;
         }
-        match &input {
+        self.learn(at, generation, &input);
+        self.feed(at, input);
+        if self.strikes(Fault::Ghost) {
+            self.haunt(at);
+        }
+    }
+
+    /// What the driver and the checkers know from here on.
+    fn learn(&mut self, at: usize, generation: Generation, input: &Input) {
+        let seat = &mut self.seats[at];
+        let Some(running) = seat.instances.get_mut(&generation) else {
+            return;
+        };
+        match input {
             Input::Minted { session_id, .. } => {
                 running.session = Some(Arc::clone(session_id));
                 self.server.known(session_id, !seat.keeps_sessions);
@@ -471,10 +484,6 @@ impl World {
                 seat.live.retain(|_, held| *held != generation);
             }
             _ => {}
-        }
-        self.feed(at, input);
-        if self.strikes(Fault::Ghost) {
-            self.haunt(at);
         }
     }
 

@@ -272,6 +272,11 @@ impl Script {
     fn feed(&mut self, input: Input, out: &mut String) {
         self.machine.handle(self.now, input);
         while let Some(output) = self.machine.poll() {
+            if let Output::Reserve { generation } = output {
+                // Scripts have no other children: the turn comes at once.
+                self.machine
+                    .handle(self.now, Input::Admitted { generation });
+            }
             if let Some(text) = self.show(&output) {
                 writeln!(out, "> {text}").unwrap();
             }
@@ -356,7 +361,7 @@ impl Script {
                 format!("end g{generation}{delete}{session}")
             }
             Output::ToSession { event, .. } => return show_event(event),
-            Output::Emit(_) => return None,
+            Output::Reserve { .. } | Output::Emit(_) => return None,
         })
     }
 }

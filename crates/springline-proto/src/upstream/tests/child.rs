@@ -70,8 +70,8 @@ fn a_child_that_closes_every_pipe_is_not_asked_without_end() {
         call 2 tools/call a
         > x3 to g1: tools/call id 2
         x3 unsent
-        > open g2
         > end g1
+        > open g2
         g2 opened
         > x4 to g2: initialize id 3 hello 1
         x4 result
