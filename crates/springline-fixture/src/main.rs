@@ -43,7 +43,7 @@ enum Command {
         #[arg(long)]
         tool: Option<String>,
         /// Its arguments as a JSON object.
-        #[arg(long)]
+        #[arg(long, value_parser = json)]
         arguments: Option<serde_json::Value>,
     },
     /// Does nothing until it is killed.
@@ -150,6 +150,11 @@ async fn serve(face: Face, transport: Transport) -> anyhow::Result<u8> {
         ))?;
     }
     std::future::pending().await
+}
+
+/// Clap by itself would take any text for a JSON string.
+fn json(text: &str) -> Result<serde_json::Value, serde_json::Error> {
+    serde_json::from_str(text)
 }
 
 fn print(line: &str) -> std::io::Result<()> {

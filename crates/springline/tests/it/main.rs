@@ -13,3 +13,4 @@ mod child;
 mod harness;
 mod loss;
 mod outage;
+mod peer;
