@@ -24,7 +24,7 @@ use springline_proto::session::{Accept, Downstream, Endpoint, Part, Session, Ses
 use springline_proto::settings::SessionSettings;
 use springline_proto::upstream::{Input as UpstreamInput, Standby};
 use springline_proto::version::Version;
-use springline_store::{EntryMemory, MemoryStore};
+use springline_store::{Entries, EntryMemory};
 
 pub use self::session::{PartStream, SessionHandle, SessionView};
 
@@ -86,7 +86,7 @@ impl Gateway {
             })
             .collect();
         let limits = Limits::new(&settings, http);
-        let memory: Arc<dyn EntryMemory> = Arc::new(MemoryStore::default());
+        let memory: Arc<dyn EntryMemory> = Arc::new(Entries::in_memory());
         let shared = Shared::new(settings, entries, limits, memory);
         spawn::named("timer", Arc::clone(&shared.timer).run());
         spawn::named("session expiry", expire_sessions(Arc::downgrade(&shared)));
