@@ -1,6 +1,6 @@
 //! The one list of events: what happened, for the operator.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
@@ -31,8 +31,16 @@ pub struct Record {
 #[derive(Debug)]
 pub struct Events {
     /// Held for a push or a copy; never across an await.
-    kept: Mutex<(u64, VecDeque<Record>)>,
+    kept: Mutex<Kept>,
     follow: broadcast::Sender<Record>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    next: u64,
+    records: VecDeque<Record>,
+    /// How often each name was recorded since the start.
+    counts: BTreeMap<&'static str, u64>,
 }
 
 impl Default for Events {
@@ -55,16 +63,17 @@ impl Events {
         let body = Value::Object(body);
         tracing::info!(target: "springline::event", event = name, facts = %body);
         let mut kept = self.kept.lock();
-        let number = kept.0;
-        kept.0 += 1;
-        if kept.1.len() >= KEPT_MAX {
-            kept.1.pop_front();
+        let number = kept.next;
+        kept.next += 1;
+        *kept.counts.entry(name).or_default() += 1;
+        if kept.records.len() >= KEPT_MAX {
+            kept.records.pop_front();
         }
         let record = Record {
             number,
             body: Arc::new(body),
         };
-        kept.1.push_back(record.clone());
+        kept.records.push_back(record.clone());
         drop(kept);
         // Nobody follows: that is no failure.
         crate::ignore_closed(self.follow.send(record));
@@ -72,13 +81,25 @@ impl Events {
 
     /// All that is kept, oldest first.
     pub fn kept(&self) -> Vec<Record> {
-        self.kept.lock().1.iter().cloned().collect()
+        self.kept.lock().records.iter().cloned().collect()
+    }
+
+    /// How often each event happened since the start, by name.
+    pub fn counts(&self) -> Vec<(&'static str, u64)> {
+        let kept = self.kept.lock();
+        kept.counts
+            .iter()
+            .map(|(name, count)| (*name, *count))
+            .collect()
     }
 
     /// All that is kept, and what comes from now on.
     pub fn follow(&self) -> (Vec<Record>, broadcast::Receiver<Record>) {
         let kept = self.kept.lock();
-        (kept.1.iter().cloned().collect(), self.follow.subscribe())
+        (
+            kept.records.iter().cloned().collect(),
+            self.follow.subscribe(),
+        )
     }
 }
 

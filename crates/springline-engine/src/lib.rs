@@ -9,6 +9,7 @@
     allow(clippy::disallowed_methods, reason = "tests are free of the bans")
 )]
 
+pub mod admin;
 pub mod clock;
 pub mod config;
 pub mod downstream;

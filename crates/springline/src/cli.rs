@@ -1,5 +1,10 @@
 //! The command line.
 
+#![expect(
+    clippy::doc_markdown,
+    reason = "these comments are the text of --help, where backticks around a name would show"
+)]
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -28,11 +33,37 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 configuration refused, 4 another 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run the gateway in the foreground.
+    #[command(after_help = SERVE_EXAMPLES)]
     Serve(ServeArgs),
     /// Be a stdio MCP server for a client; bridges to the gateway, and starts one when none runs.
+    #[command(after_help = CONNECT_EXAMPLES)]
     Connect(ConnectArgs),
     /// Bridge stdio to one server, with no gateway.
     Bridge(BridgeArgs),
+    /// Show the running gateway.
+    #[command(after_help = STATUS_EXAMPLES)]
+    Status(AskArgs),
+    /// List the servers: state, processes, and why one is unavailable.
+    #[command(after_help = SERVERS_EXAMPLES)]
+    Servers(AskArgs),
+    /// List the sessions of clients.
+    #[command(after_help = SESSIONS_EXAMPLES)]
+    Sessions(AskArgs),
+    /// List the tools of one server, or of all; starts them if need be.
+    #[command(after_help = TOOLS_EXAMPLES)]
+    Tools(ToolsArgs),
+    /// Call a tool once, in a session of its own.
+    #[command(after_help = CALL_EXAMPLES)]
+    Call(CallArgs),
+    /// Have a server start afresh with the next call; what is in flight finishes first.
+    #[command(after_help = RESTART_EXAMPLES)]
+    Restart(RestartArgs),
+    /// Stop the gateway in good order, and wait until it is gone.
+    #[command(after_help = STOP_EXAMPLES)]
+    Stop(StopArgs),
+    /// Show what happened, newest last.
+    #[command(after_help = EVENTS_EXAMPLES)]
+    Events(EventsArgs),
     /// Be a small MCP server on stdin and stdout, to try things with.
     #[command(hide = true)]
     Demo,
@@ -45,7 +76,8 @@ pub(crate) struct PlaceArgs {
     /// Default: $SPRINGLINE_CONFIG, else $XDG_CONFIG_HOME/springline/config.json.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Vec<PathBuf>,
-    /// The unix socket. Default: $XDG_RUNTIME_DIR/springline/springline.sock.
+    /// The unix socket. Default: $SPRINGLINE_SOCKET, else the configuration's `socket`, else
+    /// $XDG_RUNTIME_DIR/springline/springline.sock, else /tmp/springline-UID/springline.sock.
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
 }
@@ -55,10 +87,12 @@ pub(crate) struct PlaceArgs {
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
-    /// Address of the HTTP listener, for example 127.0.0.1:7333 or localhost:0.
+    /// Address of the HTTP listener, for example localhost:0; `none` opens none. Default:
+    /// $SPRINGLINE_LISTEN, else the configuration's `listen`, else 127.0.0.1:7333.
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<String>,
-    /// Folder for what the gateway remembers. Default: $XDG_STATE_HOME/springline.
+    /// Folder for what the gateway remembers. Default: $SPRINGLINE_STATE_DIR, else the
+    /// configuration's `stateDir`, else $XDG_STATE_HOME/springline.
     #[arg(long, value_name = "DIR")]
     pub(crate) state_dir: Option<PathBuf>,
     /// Write logs as JSON objects.
@@ -107,3 +141,169 @@ Examples:
   springline bridge https://mcp.example/mcp --bearer-env TOKEN
   springline bridge https://mcp.example/mcp --header 'X-Key: ${KEY}'
   springline bridge -- uvx mcp-server-time";
+
+/// A command that asks a running gateway.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct AskArgs {
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+    /// Print the gateway's own JSON, for programs.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `springline tools`.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct ToolsArgs {
+    /// The server; without it all are asked at once.
+    pub(crate) server: Option<String>,
+    #[command(flatten)]
+    pub(crate) ask: AskArgs,
+}
+
+/// `springline call`.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct CallArgs {
+    /// The server.
+    pub(crate) server: String,
+    /// The tool, by the server's own name for it.
+    pub(crate) tool: String,
+    /// Arguments. A value stays a string where the tool's schema says so, or if it does not read as
+    /// JSON; a number keeps its digits.
+    #[arg(value_name = "KEY=VALUE", conflicts_with = "json")]
+    pub(crate) words: Vec<String>,
+    /// The arguments as a JSON object, passed on unchanged; prints the result as with --raw.
+    #[arg(long, value_name = "OBJECT")]
+    pub(crate) json: Option<String>,
+    /// Print the result, or the error, as the server sent it.
+    #[arg(long)]
+    pub(crate) raw: bool,
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+}
+
+/// `springline restart`.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct RestartArgs {
+    /// The server.
+    pub(crate) server: String,
+    #[command(flatten)]
+    pub(crate) ask: AskArgs,
+}
+
+/// `springline stop`.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct StopArgs {
+    /// End the sessions at HTTP servers too. Every stop of this version does: it keeps none.
+    #[arg(long)]
+    pub(crate) end_sessions: bool,
+    #[command(flatten)]
+    pub(crate) ask: AskArgs,
+}
+
+/// `springline events`.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct EventsArgs {
+    /// Go on with what happens from now on, until the gateway ends.
+    #[arg(long)]
+    pub(crate) follow: bool,
+    #[command(flatten)]
+    pub(crate) ask: AskArgs,
+}
+
+const SERVE_EXAMPLES: &str = "\
+Examples:
+  springline serve --config examples/quickstart.json
+  springline serve --listen none          only the unix socket
+
+SIGTERM, SIGINT and `springline stop` end it: calls in flight may finish within their own deadlines
+(or within the setting `drain`). A second one ends it at once.";
+
+const CONNECT_EXAMPLES: &str = "\
+Examples:
+  springline connect                      every server, as one stdio MCP server
+  springline connect github               one server, its names untouched";
+
+const STATUS_EXAMPLES: &str = "\
+Examples:
+  springline status
+  springline status --json | jq .pid";
+
+const SERVERS_EXAMPLES: &str = "\
+Examples:
+  springline servers
+  springline servers --json | jq '.servers[] | select(.state == \"unavailable\")'";
+
+const SESSIONS_EXAMPLES: &str = "\
+Examples:
+  springline sessions
+  springline sessions --json";
+
+const TOOLS_EXAMPLES: &str = "\
+Examples:
+  springline tools
+  springline tools demo --json";
+
+const CALL_EXAMPLES: &str = "\
+Examples:
+  springline call demo echo text=hello
+  springline call demo add a=1 b=2 --raw
+  springline call demo add --json '{\"a\": 9007199254740993, \"b\": 0}'";
+
+const RESTART_EXAMPLES: &str = "\
+Examples:
+  springline restart github";
+
+const STOP_EXAMPLES: &str = "\
+Examples:
+  springline stop
+  springline stop --end-sessions";
+
+const EVENTS_EXAMPLES: &str = "\
+Examples:
+  springline events
+  springline events --follow --json | jq 'select(.event == \"server.lost\")'";
+
+#[cfg(test)]
+mod tests {
+    use clap::{Command, CommandFactory as _};
+
+    use super::Cli;
+
+    #[test]
+    fn the_definition_of_the_command_line_holds() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_and_flag_stands_in_the_page_of_commands() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
+        let page = std::fs::read_to_string(path).unwrap();
+        let mut cli = Cli::command();
+        cli.build();
+        let commands = cli
+            .get_subcommands()
+            .filter(|command| !command.is_hide_set() && command.get_name() != "help");
+        for command in commands {
+            let head = format!("## springline {}\n", command.get_name());
+            let found = page.split(&head).nth(1);
+            let section = found.unwrap_or_else(|| panic!("docs/cli.md lacks {head}"));
+            let section = section.split("\n## ").next().unwrap();
+            for flag in flags(command) {
+                assert!(
+                    section.contains(&format!("`--{flag}")),
+                    "docs/cli.md: {head} lacks --{flag}"
+                );
+            }
+        }
+    }
+
+    fn flags(command: &Command) -> Vec<String> {
+        command
+            .get_arguments()
+            .filter(|argument| !argument.is_hide_set())
+            .filter_map(|argument| argument.get_long().map(str::to_owned))
+            .filter(|flag| flag != "help")
+            .collect()
+    }
+}

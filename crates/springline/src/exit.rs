@@ -11,7 +11,6 @@ pub(crate) enum Exit {
     /// It failed in a way that no other code names.
     Failed = 1,
     /// The command line is wrong (clap's own code).
-    #[expect(dead_code, reason = "clap exits with it by itself")]
     Usage = 2,
     /// The configuration is refused; the message names file and line.
     Config = 3,

@@ -1,6 +1,9 @@
 //! Springline: an always-on gateway between MCP clients and MCP servers.
 
+mod api;
+mod ask;
 mod cli;
+mod console;
 mod demo;
 mod exit;
 mod pipe;
@@ -12,6 +15,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use tracing_subscriber::EnvFilter;
 
+use self::api::Failure;
 use self::cli::{Cli, Command};
 use self::exit::Exit;
 
@@ -40,8 +44,31 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             quiet();
             runtime()?.block_on(pipe::bridge(args))
         }
+        Command::Status(args) => asked(ask::status(args)),
+        Command::Servers(args) => asked(ask::servers(args)),
+        Command::Sessions(args) => asked(ask::sessions(args)),
+        Command::Tools(args) => asked(ask::tools(args)),
+        Command::Call(args) => asked(ask::call(args)),
+        Command::Restart(args) => asked(ask::restart(args)),
+        Command::Stop(args) => asked(ask::stop(args)),
+        Command::Events(args) => asked(ask::events(args)),
         Command::Demo => Ok(demo::run()?.into()),
     }
+}
+
+/// Runs a command that asks the gateway, and says why if it failed.
+fn asked(command: impl Future<Output = Result<Exit, Failure>>) -> anyhow::Result<ExitCode> {
+    quiet();
+    let exit = match runtime()?.block_on(command) {
+        Ok(exit) => exit,
+        Err(failure) => {
+            if !failure.text.is_empty() {
+                say(&failure.text);
+            }
+            failure.exit
+        }
+    };
+    Ok(exit.into())
 }
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {

@@ -1,19 +1,23 @@
 //! `springline serve`: the gateway in the foreground.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use springline_engine::admin::{Admin, AdminFacts};
 use springline_engine::config::{self, Config, Overrides, ProcessEnvironment, Settings, Sources};
+use springline_engine::downstream::route::Routes;
 use springline_engine::downstream::socket::{self, PidLock, SocketError};
 use springline_engine::downstream::{HttpServer, HttpSettings, Token, listen};
 use springline_engine::gateway::Gateway;
 use springline_engine::upstream::http::{HttpShared, ProxyEnv};
 use springline_engine::{clock, spawn};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 
 use crate::cli::ServeArgs;
 use crate::exit::Exit;
@@ -66,46 +70,44 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         None => Vec::new(),
     };
     let gateway = Gateway::new(&config, shared_http());
-    let server = HttpServer::new(Arc::clone(&gateway), http_settings(&config.settings), None);
     let mut addresses = Vec::new();
-    for listener in listeners {
+    for listener in &listeners {
         addresses.push(listener.local_addr().context("the listener")?);
+    }
+    let admin = Admin::new(Arc::clone(&gateway), facts(&config, &addresses));
+    let routes: Arc<dyn Routes> = Arc::<Admin>::clone(&admin);
+    let settings = http_settings(&config.settings);
+    let server = HttpServer::new(Arc::clone(&gateway), settings, Some(routes));
+    for listener in listeners {
         spawn::named("listener", Arc::clone(&server).serve_tcp(listener));
     }
+    let mut stops = Stops::new(&admin)?;
     spawn::named("socket", Arc::clone(&server).serve_unix(bound.listener));
-    announce(&config, &addresses);
-    until_stopped().await?;
-    tracing::info!("stopping");
-    gateway
-        .shut_down(config.settings.drain.unwrap_or(Duration::ZERO))
-        .await;
+    announce(&gateway, &addresses);
+    stops.next().await;
+    drain(&gateway, &config, &mut stops).await;
+    admin.end_feeds();
     server.stop(CONNECTIONS_GRACE).await;
     drop(bound.claim);
     Ok(Exit::Done)
 }
 
 /// One line for people and for scripts that wait for readiness.
-fn announce(config: &Config, addresses: &[std::net::SocketAddr]) {
+fn announce(gateway: &Gateway, addresses: &[SocketAddr]) {
     for address in addresses {
         crate::say(&format!("listening on http://{address}/mcp"));
     }
-    let usable = config
-        .servers
-        .values()
-        .filter(|entry| !entry.disabled && entry.definition.is_ok());
+    let servers = gateway.servers();
+    let usable = servers.iter().filter(|server| server.unavailable.is_none());
     crate::say(&format!(
         "ready: {} of {} servers usable, socket {}",
         usable.count(),
-        config
-            .servers
-            .values()
-            .filter(|entry| !entry.disabled)
-            .count(),
-        config.settings.socket.display()
+        servers.len(),
+        gateway.settings().socket.display()
     ));
-    for entry in config.servers.values().filter(|entry| !entry.disabled) {
-        if let Err(error) = &entry.definition {
-            crate::say(&format!("{} is unavailable: {error}", entry.name));
+    for server in &servers {
+        if let Some(reason) = &server.unavailable {
+            crate::say(&format!("{} is unavailable: {reason}", server.name));
         }
     }
 }
@@ -150,13 +152,82 @@ fn lock_state(folder: &Path) -> anyhow::Result<Result<PidLock, Option<u32>>> {
         .with_context(|| format!("the lock in the state folder {}", folder.display()))
 }
 
-/// Until the process is told to stop.
-async fn until_stopped() -> anyhow::Result<()> {
-    let mut term = signal(SignalKind::terminate())?;
-    let mut int = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = term.recv() => {}
-        _ = int.recv() => {}
+/// What the admin routes cannot know by themselves.
+fn facts(config: &Config, addresses: &[SocketAddr]) -> AdminFacts {
+    AdminFacts {
+        version: env!("CARGO_PKG_VERSION"),
+        listen: addresses
+            .iter()
+            .map(|address| format!("http://{address}/mcp"))
+            .collect(),
+        files: config.files.clone(),
     }
-    Ok(())
+}
+
+/// The orderly stop: calls in flight may finish, within `drain` or else within the longest that a
+/// call may take at all. Whoever asks a second time does not want to wait.
+async fn drain(gateway: &Gateway, config: &Config, stops: &mut Stops) {
+    let pending: usize = gateway
+        .sessions()
+        .iter()
+        .map(|session| session.pending)
+        .sum();
+    if pending > 0 {
+        crate::say(&format!(
+            "stopping: waiting for {pending} requests in flight; a second signal ends them"
+        ));
+    }
+    let longest = config
+        .servers
+        .values()
+        .map(|entry| entry.options.call_timeout_max)
+        .max();
+    let drain = config.settings.drain.or(longest).unwrap_or_default();
+    tokio::select! {
+        () = gateway.shut_down(drain) => {}
+        () = stops.next() => gateway.shut_down(Duration::ZERO).await,
+    }
+}
+
+/// The ways in which the process is told to stop.
+struct Stops {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+    asked: watch::Receiver<u32>,
+    /// How many of those that were asked for have been told.
+    told: u32,
+}
+
+impl Stops {
+    fn new(admin: &Admin) -> anyhow::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+            asked: admin.stops(),
+            told: 0,
+        })
+    }
+
+    /// Until the next one. Cancel safe.
+    async fn next(&mut self) {
+        loop {
+            let told = self.told;
+            tokio::select! {
+                _ = self.terminate.recv() => return,
+                _ = self.interrupt.recv() => return,
+                // The terminal that it was started on may go; the gateway stays.
+                _ = self.hangup.recv() => {
+                    tracing::warn!("SIGHUP: reload is not available yet; nothing was changed");
+                }
+                asked = self.asked.wait_for(|count| *count > told) => {
+                    if asked.is_ok() {
+                        self.told += 1;
+                    }
+                    return;
+                }
+            }
+        }
+    }
 }

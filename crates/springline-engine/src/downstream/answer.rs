@@ -118,9 +118,18 @@ pub struct StreamManners {
 impl EventBody {
     /// A stream of `parts`, of which [`Part::Begin`] has been taken.
     pub fn new<P: Parts>(parts: P, manners: StreamManners) -> Self {
+        Self::driven(|sender| drive(parts, manners, sender))
+    }
+
+    /// A stream of what `make`'s future sends; it is complete when that future is. The receiving
+    /// end closes when the client is gone.
+    pub fn driven<F>(make: impl FnOnce(mpsc::Sender<Bytes>) -> F) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
         let (sender, segments) = mpsc::channel(1);
         Self {
-            driver: Some(Box::pin(drive(parts, manners, sender))),
+            driver: Some(Box::pin(make(sender))),
             segments,
         }
     }

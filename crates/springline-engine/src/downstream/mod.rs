@@ -27,7 +27,7 @@ pub use server::HttpServer;
 pub use setting::{HttpSettings, Token};
 
 /// Until a flag is true; also when nobody can raise it any more. Cancel safe.
-async fn raised(flag: &mut tokio::sync::watch::Receiver<bool>) {
+pub(crate) async fn raised(flag: &mut tokio::sync::watch::Receiver<bool>) {
     // The guard that comes back would keep a task from moving between threads.
     drop(flag.wait_for(|is_raised| *is_raised).await);
 }

@@ -8,11 +8,11 @@ use springline_proto::settings::{ReplayPolicy, StateLossPolicy, UpstreamSettings
 use springline_proto::upstream::{Output, Transport};
 
 use super::credential::http_spec;
-use crate::config::{Definition, Entry, OnStateLoss, Replay, Settings};
+use crate::config::{Definition, Entry, OnStateLoss, Replay, Secret, Settings};
 use crate::event::Events;
-use crate::upstream::Sink;
 use crate::upstream::http::{HttpLimits, HttpShared, HttpTransport};
 use crate::upstream::stdio::{ChildSpec, ChildView, StdioLimits, StdioTransport};
+use crate::upstream::{Sink, launcher_problem};
 
 /// A server entry as the gateway uses it.
 #[derive(Clone, Debug)]
@@ -48,6 +48,19 @@ impl EntrySpec {
 
     pub(crate) fn unavailable(&self) -> Option<Arc<str>> {
         self.definition.as_ref().err().cloned()
+    }
+
+    /// Why it cannot be used, as people want to know before they call it: a launcher that is not
+    /// installed counts, although it may be by the time of the call. Blocks on the disk.
+    pub(crate) fn problem(&self) -> Option<String> {
+        match &self.definition {
+            Err(reason) => Some(reason.to_string()),
+            Ok(Definition::Stdio(child)) => {
+                let path = child.env.get("PATH").map(Secret::expose);
+                launcher_problem(&child.command, path)
+            }
+            Ok(Definition::Http(_)) => None,
+        }
     }
 }
 

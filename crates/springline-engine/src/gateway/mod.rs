@@ -15,7 +15,6 @@ mod upstream;
 use std::fmt::Write as _;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
@@ -66,7 +65,6 @@ pub struct InstanceView {
 /// The gateway.
 pub struct Gateway {
     shared: Arc<Shared>,
-    stopping: AtomicBool,
 }
 
 impl Gateway {
@@ -90,10 +88,7 @@ impl Gateway {
         let shared = Shared::new(settings, entries, limits, memory);
         spawn::named("timer", Arc::clone(&shared.timer).run());
         spawn::named("session expiry", expire_sessions(Arc::downgrade(&shared)));
-        Arc::new(Self {
-            shared,
-            stopping: AtomicBool::new(false),
-        })
+        Arc::new(Self { shared })
     }
 
     /// The settings in force.
@@ -113,7 +108,7 @@ impl Gateway {
         endpoint: Endpoint,
         kind: Downstream,
     ) -> Result<Arc<SessionHandle>, OpenError> {
-        if self.stopping.load(Ordering::Acquire) {
+        if self.shared.is_stopping() {
             return Err(OpenError::Stopping);
         }
         let entries = match &endpoint {
@@ -197,7 +192,8 @@ impl Gateway {
             .collect()
     }
 
-    /// All server entries, for people, in the order of the configuration.
+    /// All server entries, for people, in the order of the configuration. Looks for launchers on
+    /// the disk.
     pub fn servers(&self) -> Vec<ServerView> {
         let mut instances: std::collections::HashMap<Arc<str>, Vec<InstanceView>> =
             std::collections::HashMap::new();
@@ -228,7 +224,7 @@ impl Gateway {
                 name: spec.name.to_string(),
                 is_child: spec.transport() == springline_proto::upstream::Transport::Stdio
                     && spec.definition.is_ok(),
-                unavailable: spec.unavailable().map(|reason| reason.to_string()),
+                unavailable: spec.problem(),
                 instances: instances.remove(&spec.name).unwrap_or_default(),
             })
             .collect()
@@ -254,14 +250,14 @@ impl Gateway {
 
     /// Whether [`Self::shut_down`] was begun.
     pub fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Acquire)
+        self.shared.is_stopping()
     }
 
     /// Takes nothing new, lets calls in flight finish within `drain`, ends every session and waits
     /// for the end of children and DELETEs, which is bounded. Cancel safe in that it may be called
     /// again.
     pub async fn shut_down(&self, drain: Duration) {
-        self.stopping.store(true, Ordering::Release);
+        self.shared.stop();
         let until = clock::now() + drain;
         while clock::now() < until
             && self

@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use springline_proto::call::{ClientExchange, Connection, Moment, SessionKey};
-use springline_proto::message::{Message, ParseError};
+use springline_proto::error::{Fault, FaultKind};
+use springline_proto::message::{Kind, Message, ParseError};
 use springline_proto::session::{Accept, Endpoint, Input, Output, Part, Session};
 use springline_proto::upstream::Input as UpstreamInput;
 use springline_proto::version::Version;
@@ -179,6 +181,33 @@ impl SessionCell {
         }
     }
 
+    /// The answer to a request that comes after the stop was begun. What is pending may finish, and
+    /// needs answers and notifications of the client for that; a new call would hold up the end.
+    fn refusal(&self, message: &Message) -> Option<Bytes> {
+        if !self.shared.is_stopping()
+            || message.kind() != Kind::Request
+            || message.method().as_deref() == Some("ping")
+        {
+            return None;
+        }
+        let id = message.id()?;
+        Some(Fault::new(FaultKind::ShuttingDown).response(&id))
+    }
+
+    /// One line on the pipe, beside what the machine says.
+    fn say_line(&self, text: Bytes) {
+        let mailbox = self.routes.lock().connections.values().next().cloned();
+        if let Some(mailbox) = mailbox {
+            let part = Part::Event {
+                id: None,
+                retry: None,
+                data: text.into(),
+            };
+            // A pipe that cannot take it is noticed at the next part of the machine's.
+            mailbox.put(part);
+        }
+    }
+
     fn to_upstream(&self, server: &Arc<str>, input: UpstreamInput) {
         let held = self.upstreams.lock().get(server).cloned();
         let cell = match held {
@@ -292,6 +321,10 @@ impl SessionHandle {
             mailbox,
             source: Source::Exchange(exchange),
         };
+        if let Some(refusal) = self.cell.refusal(&message) {
+            self.cell.to_exchange(exchange, Part::Json(refusal.into()));
+            return stream;
+        }
         self.cell.input(Input::Message {
             exchange: Some(exchange),
             accept,
@@ -325,6 +358,12 @@ impl SessionHandle {
 
     /// Takes one line of the pipe.
     pub fn line(&self, message: Result<Message, ParseError>) {
+        if let Ok(message) = &message
+            && let Some(refusal) = self.cell.refusal(message)
+        {
+            self.cell.say_line(refusal);
+            return;
+        }
         self.cell.input(match message {
             Ok(message) => Input::Message {
                 exchange: None,

@@ -1,7 +1,7 @@
 //! What all sessions and upstreams of a gateway share.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use indexmap::IndexMap;
@@ -41,6 +41,8 @@ pub(crate) struct Shared {
     /// Upstreams whose session is over and whose end is under way.
     retired: Mutex<Vec<Arc<UpstreamCell>>>,
     session_next: AtomicU64,
+    /// No new work is taken.
+    stopping: AtomicBool,
 }
 
 impl Shared {
@@ -61,7 +63,16 @@ impl Shared {
             shards: std::array::from_fn(|_| Mutex::default()),
             retired: Mutex::default(),
             session_next: AtomicU64::new(1),
+            stopping: AtomicBool::new(false),
         })
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
     }
 
     pub(crate) fn session_key(&self) -> SessionKey {

@@ -12,6 +12,7 @@
 //! **Only our own group is signalled.** A leader that exited stays unreaped until the last signal
 //! was sent, so neither its pid nor its group's id can have passed to somebody else.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -98,6 +99,26 @@ pub(crate) enum SpawnError {
     /// The gateway itself could not do its part.
     #[error("the gateway could not start processes: {0}")]
     Gateway(io::Error),
+}
+
+/// Why a command cannot be started, as far as that can be told without doing it: nothing of that
+/// name can be executed. `path` replaces the gateway's own `PATH`. Blocks on the disk.
+pub(crate) fn launcher_problem(command: &str, path: Option<&str>) -> Option<String> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let is_program = |path: &Path| {
+        std::fs::metadata(path)
+            .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    };
+    let name = || sanitise(command, NAME_MAX);
+    if command.contains('/') {
+        // A relative one depends on the folder of the child.
+        let is_missing = command.starts_with('/') && !Path::new(command).exists();
+        return is_missing.then(|| SpawnError::NoFile(name()).to_string());
+    }
+    let own = std::env::var_os("PATH");
+    let path = path.map(OsString::from).or(own).unwrap_or_default();
+    let is_found = std::env::split_paths(&path).any(|folder| is_program(&folder.join(command)));
+    (!is_found).then(|| SpawnError::NotOnPath(name()).to_string())
 }
 
 /// A child that runs, and our ends of its pipes.

@@ -8,6 +8,8 @@ pub mod stdio;
 
 mod child;
 
+pub(crate) use child::launcher_problem;
+
 use springline_proto::upstream::Input;
 
 /// Where a transport reports to: the owner of one upstream machine.

@@ -10,6 +10,7 @@
 )]
 
 mod child;
+mod cli;
 mod harness;
 mod loss;
 mod outage;
