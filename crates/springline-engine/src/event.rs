@@ -146,6 +146,7 @@ pub(crate) fn of_upstream(
             "message.dropped",
             json!({ "generation": generation.0, "reason": reason }),
         ),
+        Event::Resumed { generation } => ("session.resumed", json!({ "generation": generation.0 })),
         Event::Unauthorized { generation } => {
             ("server.unauthorized", json!({ "generation": generation.0 }))
         }

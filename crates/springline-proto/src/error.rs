@@ -147,6 +147,10 @@ faults! {
     ShuttingDown = -31018, "SHUTTING_DOWN", NotExecuted,
         "the gateway is stopping",
         "send the call again when it runs";
+    /// The gateway ended before it sent the call.
+    GatewayRestarted = -31020, "GATEWAY_RESTARTED", NotExecuted,
+        "the gateway was restarted before it sent the call",
+        "send the call again";
     /// A defect of the gateway.
     Internal = -31019, "INTERNAL", Unknown,
         "the gateway met a defect of its own",

@@ -15,6 +15,7 @@
 
 mod aggregate;
 pub mod call;
+mod codec;
 pub mod error;
 pub mod frame;
 #[doc(hidden)]

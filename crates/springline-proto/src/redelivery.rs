@@ -15,6 +15,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
 use crate::call::{Moment, SessionKey};
+use crate::codec::{put_number, read_number};
 use crate::json::Pieces;
 use crate::settings::SessionSettings;
 
@@ -73,6 +74,15 @@ pub(crate) struct StreamId(u64);
 impl StreamId {
     /// The standalone GET stream; one for the whole session, whichever connection carries it.
     pub(crate) const GET: Self = Self(0);
+
+    /// The stream of the answer to the call of this number.
+    pub(crate) fn of(number: u64) -> Self {
+        Self(number)
+    }
+
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
 }
 
 /// What a cursor says to the session.
@@ -86,6 +96,8 @@ pub(crate) enum Resume {
     Complete,
     /// The stream, or the answer on it, is no longer held.
     Lost {
+        /// Which.
+        stream: StreamId,
         /// The raw id of its request; empty if it was too long to remember.
         id: Bytes,
     },
@@ -97,13 +109,14 @@ pub(crate) struct Redelivery {
     streams: BTreeMap<StreamId, Stream>,
     log: VecDeque<Logged>,
     bytes: usize,
-    last_stream: u64,
+    /// Ordinals of events begin above this.
+    base: u64,
 }
 
 struct Stream {
     /// The raw id of the request that it answers.
     id: Bytes,
-    /// The ordinal of its last event; 0 before the first.
+    /// The ordinal of its last event; the base before the first.
     last: u64,
     /// How many of its events are in the log.
     kept: usize,
@@ -125,20 +138,18 @@ struct Logged {
 }
 
 impl Redelivery {
-    pub(crate) fn new(seal: Seal) -> Self {
+    pub(crate) fn new(seal: Seal, base: u64) -> Self {
         Self {
             seal,
             streams: BTreeMap::new(),
             log: VecDeque::new(),
             bytes: 0,
-            last_stream: StreamId::GET.0,
+            base,
         }
     }
 
-    /// A new stream for the answer to the request with this raw id.
-    pub(crate) fn open(&mut self, id: &[u8]) -> StreamId {
-        self.last_stream = self.last_stream.saturating_add(1);
-        let stream = StreamId(self.last_stream);
+    /// Enters the stream of the answer to the request with this raw id.
+    pub(crate) fn open(&mut self, stream: StreamId, id: &[u8]) {
         let id = if id.len() <= ID_MAX {
             Bytes::copy_from_slice(id)
         } else {
@@ -148,19 +159,18 @@ impl Redelivery {
             stream,
             Stream {
                 id,
-                last: 0,
+                last: self.base,
                 kept: 0,
                 end: None,
             },
         );
-        stream
     }
 
     /// Whether the client holds a cursor of this stream, so that it can come back to it.
     pub(crate) fn has_cursor(&self, stream: StreamId) -> bool {
         self.streams
             .get(&stream)
-            .is_some_and(|stream| stream.last > 0)
+            .is_some_and(|stream| stream.last > self.base)
     }
 
     /// The cursor of an event without content, which is not kept.
@@ -222,12 +232,14 @@ impl Redelivery {
         match self.streams.get(&stream) {
             None if is_last => Resume::Complete,
             None => Resume::Lost {
+                stream,
                 id: Bytes::copy_from_slice(id),
             },
             Some(entry) => match entry.end {
                 Some(Ended::Cancelled) => Resume::Unknown,
                 Some(Ended::Answered) if is_last => Resume::Complete,
                 Some(Ended::Answered) if !self.holds_answer(stream) => Resume::Lost {
+                    stream,
                     id: entry.id.clone(),
                 },
                 Some(Ended::Answered) | None => Resume::After(stream, ordinal),
@@ -274,9 +286,10 @@ impl Redelivery {
     }
 
     fn entry(&mut self, stream: StreamId) -> &mut Stream {
+        let base = self.base;
         self.streams.entry(stream).or_insert_with(|| Stream {
             id: Bytes::new(),
-            last: 0,
+            last: base,
             kept: 0,
             end: None,
         })
@@ -331,28 +344,6 @@ fn parse(body: &[u8]) -> Option<(StreamId, u64, bool, &[u8])> {
     Some((StreamId(stream), ordinal, *is_last == 1, id))
 }
 
-/// Seven bits a byte, the lowest first; the top bit says that more follow.
-pub(crate) fn put_number(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push((number & 0x7F) as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push((number & 0x7F) as u8);
-}
-
-/// Reads what [`put_number`] wrote; the rest comes back.
-pub(crate) fn read_number(bytes: &[u8]) -> Option<(u64, &[u8])> {
-    let mut number = 0_u64;
-    for (at, byte) in bytes.iter().enumerate().take(10) {
-        let shift = u32::try_from(at * 7).ok()?;
-        number |= u64::from(byte & 0x7F).checked_shl(shift)?;
-        if byte & 0x80 == 0 {
-            return Some((number, bytes.get(at + 1..)?));
-        }
-    }
-    None
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -360,7 +351,7 @@ mod tests {
     use super::*;
 
     fn log() -> Redelivery {
-        Redelivery::new(Seal::new([7; 32], SessionKey(1)))
+        Redelivery::new(Seal::new([7; 32], SessionKey(1)), 0)
     }
 
     fn data(text: &'static str) -> Pieces {
@@ -377,7 +368,9 @@ mod tests {
     #[test]
     fn a_cursor_brings_the_later_events_of_its_stream_alone() {
         let (mut log, limits, now) = (log(), SessionSettings::default(), Moment::default());
-        let (one, two) = (log.open(b"1"), log.open(b"2"));
+        let (one, two) = (StreamId(1), StreamId(2));
+        log.open(one, b"1");
+        log.open(two, b"2");
         let cursor = log.push(now, &limits, one, &data("a"), false);
         log.push(now, &limits, two, &data("b"), false);
         log.push(now, &limits, one, &data("c"), true);
@@ -390,9 +383,10 @@ mod tests {
     #[test]
     fn a_forged_foreign_or_odd_cursor_is_unknown() {
         let (mut log, limits, now) = (log(), SessionSettings::default(), Moment::default());
-        let stream = log.open(b"1");
+        let stream = StreamId(1);
+        log.open(stream, b"1");
         let cursor = log.push(now, &limits, stream, &data("a"), false);
-        let foreign = Redelivery::new(Seal::new([7; 32], SessionKey(2)));
+        let foreign = Redelivery::new(Seal::new([7; 32], SessionKey(2)), 0);
         assert_eq!(foreign.resume(&cursor), Resume::Unknown);
         for at in 0..cursor.len() {
             let mut forged = cursor.to_string();
@@ -412,13 +406,15 @@ mod tests {
     #[test]
     fn an_answer_that_aged_out_is_lost_under_its_own_id() {
         let (mut log, limits) = (log(), SessionSettings::default());
-        let stream = log.open(br#""x""#);
+        let stream = StreamId(1);
+        log.open(stream, br#""x""#);
         let first = log.prime(stream);
         let last = log.push(Moment::default(), &limits, stream, &data("a"), true);
         log.expire(Moment(Duration::from_hours(1)), &limits);
         assert_eq!(
             log.resume(&first),
             Resume::Lost {
+                stream,
                 id: Bytes::from_static(br#""x""#)
             }
         );
@@ -433,7 +429,8 @@ mod tests {
             ..SessionSettings::default()
         };
         let mut log = log();
-        let stream = log.open(b"1");
+        let stream = StreamId(1);
+        log.open(stream, b"1");
         for text in ["a", "b", "c", "d"] {
             log.push(Moment::default(), &limits, stream, &data(text), false);
         }
@@ -462,7 +459,8 @@ mod tests {
     #[test]
     fn the_stream_of_a_cancelled_request_cannot_be_resumed() {
         let (mut log, limits) = (log(), SessionSettings::default());
-        let stream = log.open(b"1");
+        let stream = StreamId(1);
+        log.open(stream, b"1");
         let cursor = log.prime(stream);
         log.cancel(Moment::default(), &limits, stream);
         assert_eq!(log.resume(&cursor), Resume::Unknown);

@@ -23,6 +23,8 @@ impl World {
                 self.reserve(at, generation);
                 Ok(())
             }
+            // What goes to rest is not looked at here.
+            Output::Persist(_) | Output::Forget | Output::Sent { .. } => Ok(()),
             Output::Open { generation } => self.open(at, generation),
             Output::Send {
                 generation,
@@ -119,6 +121,9 @@ impl World {
             } => (9, generation.0 * 2 + u64::from(*delete), Bytes::new()),
             Output::ToSession { session, .. } => (10, session.0, Bytes::new()),
             Output::Emit(_) => (11, 0, Bytes::new()),
+            Output::Persist(record) => (12, record.generation.0, record.encode()),
+            Output::Forget => (13, 0, Bytes::new()),
+            Output::Sent { key, generation } => (14, key.number * 64 + generation.0, Bytes::new()),
         };
         if self.trace.is_kept() {
             let body = String::from_utf8_lossy(&bytes).into_owned();
@@ -133,7 +138,10 @@ impl World {
                     let id = route.session_id.as_deref().unwrap_or("-");
                     format!("Send {generation} {exchange:?} {purpose:?} {id} {body}")
                 }
-                other @ (Output::Reserve { .. }
+                other @ (Output::Persist(_)
+                | Output::Forget
+                | Output::Sent { .. }
+                | Output::Reserve { .. }
                 | Output::Open { .. }
                 | Output::Resume { .. }
                 | Output::Listen { .. }
@@ -385,6 +393,7 @@ impl World {
             | Told::Replayed { .. }
             | Told::Ended { .. }
             | Told::Dropped { .. }
+            | Told::Resumed { .. }
             | Told::Unauthorized { .. } => return Ok(()),
         };
         let own = self.plan.settings.start_timeout;
@@ -439,6 +448,7 @@ impl World {
             | Input::Reply { .. }
             | Input::Cancel { .. }
             | Input::Asking { .. }
+            | Input::Greet { .. }
             | Input::Attached(_)
             | Input::Retire
             | Input::Close { .. }

@@ -171,7 +171,10 @@ impl Carrier {
                     child.send(generation, exchange, body);
                 }
                 Output::End { generation, .. } => child.end(generation),
-                Output::Reserve { .. }
+                Output::Persist(_)
+                | Output::Forget
+                | Output::Sent { .. }
+                | Output::Reserve { .. }
                 | Output::Open { .. }
                 | Output::Resume { .. }
                 | Output::Listen { .. }
@@ -252,7 +255,10 @@ fn perform_http(http: &HttpTransport, output: Output) {
             delete,
             route,
         } => http.end(generation, delete, route),
-        Output::Reserve { .. }
+        Output::Persist(_)
+        | Output::Forget
+        | Output::Sent { .. }
+        | Output::Reserve { .. }
         | Output::Open { .. }
         | Output::RefreshCredentials
         | Output::ToSession { .. }

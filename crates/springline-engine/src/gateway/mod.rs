@@ -134,6 +134,7 @@ impl Gateway {
             downstream: kind,
             settings: session_settings(&self.shared.settings),
             cursor_key: key,
+            base: 0,
             entries,
         };
         let machine = Session::new(config, clock::moment());

@@ -145,6 +145,8 @@ impl SessionCell {
 
     fn perform(&self, output: Output) {
         match output {
+            // Nothing durable is kept yet.
+            Output::Persist(_) | Output::Mark { .. } => {}
             Output::ToExchange { exchange, part } => self.to_exchange(exchange, part),
             Output::ToStream { connection, part } => self.to_stream(connection, part),
             Output::ToUpstream { server, input } => self.to_upstream(&server, *input),

@@ -201,6 +201,9 @@ fn settles_start(event: &springline_proto::upstream::Event) -> Option<Generation
         | Event::StartFailed { generation, .. }
         | Event::Ended { generation, .. }
         | Event::Lost { generation, .. } => Some(*generation),
-        Event::Replayed { .. } | Event::Dropped { .. } | Event::Unauthorized { .. } => None,
+        Event::Replayed { .. }
+        | Event::Dropped { .. }
+        | Event::Resumed { .. }
+        | Event::Unauthorized { .. } => None,
     }
 }

@@ -107,6 +107,15 @@ impl All {
         }
     }
 
+    /// As after a handshake: whatever is available counts as started, and is greeted at its first use.
+    pub(super) fn restore(&mut self, hello: Hello, level: Option<Bytes>) {
+        self.hello = Some(hello);
+        self.level = level;
+        for entry in &mut self.entries {
+            entry.started = entry.is_available();
+        }
+    }
+
     pub(super) fn entry(&self, name: &str) -> Option<&Entry> {
         self.entries.iter().find(|entry| *entry.name == *name)
     }
@@ -267,6 +276,8 @@ impl Session {
                 .filter(|entry| entry.started && entry.has_logging());
             servers.extend(with.map(|entry| Arc::clone(&entry.name)));
         }
+        self.set_record_level(&raw);
+        self.persist();
         for server in servers {
             self.send_level(&server, &raw);
         }

@@ -3,7 +3,7 @@
 //! Owns how a client comes back to a stream (2025-11-25 basic/transports, Resumability and
 //! Redelivery). Must not know what goes on a stream.
 
-use super::port::{Downstream, Part};
+use super::port::{Downstream, Part, Past};
 use super::stream::{Outlet, Reader};
 use super::{Phase, Session};
 use crate::call::{Connection, Moment};
@@ -37,7 +37,7 @@ impl Session {
                 self.put_stream(connection, Part::Begin);
                 self.put_stream(connection, Part::End);
             }
-            Some(Resume::Lost { id }) => self.say_lost(connection, &id),
+            Some(Resume::Lost { stream, id }) => self.say_lost(connection, stream, &id),
             Some(Resume::Unknown) => {
                 let body = error_response(None, &plain_error(-32600, UNKNOWN_CURSOR));
                 self.put_stream(connection, Part::Refuse { status: 400, body });
@@ -122,10 +122,15 @@ impl Session {
     }
 
     /// The answer that this stream carried is not held any more.
-    fn say_lost(&mut self, connection: Connection, id: &[u8]) {
+    fn say_lost(&mut self, connection: Connection, stream: StreamId, id: &[u8]) {
         self.put_stream(connection, Part::Begin);
         if !id.is_empty() {
-            let data = Fault::new(FaultKind::ResultLost).response(id).into();
+            let kind = match self.past.get(&stream.number()) {
+                Some(Past::NotSent) => FaultKind::GatewayRestarted,
+                Some(Past::Sent) => FaultKind::OutcomeUnknown,
+                Some(Past::Lost | Past::Answered(_)) | None => FaultKind::ResultLost,
+            };
+            let data = Fault::new(kind).response(id).into();
             self.put_stream(
                 connection,
                 Part::Event {

@@ -128,21 +128,32 @@ pub(super) struct Level(u8);
 impl Level {
     pub(super) const WARNING: Self = Self(3);
 
+    const NAMES: [&str; 8] = [
+        "\"debug\"",
+        "\"info\"",
+        "\"notice\"",
+        "\"warning\"",
+        "\"error\"",
+        "\"critical\"",
+        "\"alert\"",
+        "\"emergency\"",
+    ];
+
     /// Reads the raw JSON of a level.
     pub(super) fn parse(raw: &[u8]) -> Option<Self> {
-        const NAMES: [&str; 8] = [
-            "debug",
-            "info",
-            "notice",
-            "warning",
-            "error",
-            "critical",
-            "alert",
-            "emergency",
-        ];
         let text = json::string(raw)?;
-        let at = NAMES.iter().position(|name| *name == text)?;
+        let at = Self::NAMES
+            .iter()
+            .position(|name| name.trim_matches('"') == text)?;
         u8::try_from(at).ok().map(Self)
+    }
+
+    /// The raw JSON of the level.
+    pub(super) fn raw(self) -> &'static str {
+        Self::NAMES
+            .get(usize::from(self.0))
+            .copied()
+            .unwrap_or_default()
     }
 }
 

@@ -15,6 +15,7 @@ mod gather;
 mod notice;
 mod open;
 mod port;
+mod record;
 mod report;
 mod request;
 mod route;
@@ -34,12 +35,14 @@ use crate::call::{CallKey, ClientExchange, Connection, Moment, SessionKey};
 use crate::error::{Fault, FaultKind};
 use crate::redelivery::{Redelivery, Seal};
 use crate::settings::SessionSettings;
-use crate::upstream;
+use crate::upstream::{self, Hello};
 use crate::version::Version;
 
 pub use port::{
-    Accept, Downstream, Endpoint, EntryView, Event, Input, Known, Output, Part, Remembered,
+    Accept, Downstream, Endpoint, EntryView, Event, Input, Known, Mark, Output, Part, Past,
+    PastCall, Remembered,
 };
+pub use record::Record;
 
 /// Room that an idle session keeps for outputs: most inputs make fewer.
 const OUT_IDLE_MAX: usize = 8;
@@ -57,6 +60,9 @@ pub struct SessionConfig {
     pub settings: SessionSettings,
     /// Authenticates cursors. Random, and the same for as long as the session lives.
     pub cursor_key: [u8; 32],
+    /// Numbers of calls and events begin above this. A restored session takes a higher one than
+    /// before, so that no number comes twice.
+    pub base: u64,
     /// The server entries in the order of the configuration. On [`Endpoint::One`] the one entry,
     /// for what is remembered of it; may be empty there.
     pub entries: Vec<EntryView>,
@@ -94,6 +100,15 @@ pub struct Session {
     level: Option<Level>,
     subscriptions: Subscriptions,
     last_number: u64,
+    /// The raw `params` of an `initialize` that is not answered yet.
+    params: Bytes,
+    /// What is at rest of this session.
+    record: Record,
+    /// After a restart: the handshake that servers are told before their first call.
+    greeting: Option<Hello>,
+    greeted: BTreeSet<Arc<str>>,
+    /// Calls of before the restart, by number.
+    past: BTreeMap<u64, Past>,
     /// Accepted and not answered, by our number.
     pending: BTreeMap<u64, Pending>,
     /// The same, by the client's raw id.
@@ -134,7 +149,7 @@ impl Session {
             ),
         };
         Self {
-            redelivery: Redelivery::new(Seal::new(config.cursor_key, config.key)),
+            redelivery: Redelivery::new(Seal::new(config.cursor_key, config.key), config.base),
             key: config.key,
             endpoint: config.endpoint,
             downstream: config.downstream,
@@ -148,7 +163,12 @@ impl Session {
             announced: Announced::default(),
             level: None,
             subscriptions: Subscriptions::default(),
-            last_number: 0,
+            last_number: config.base,
+            params: Bytes::new(),
+            record: Record::default(),
+            greeting: None,
+            greeted: BTreeSet::new(),
+            past: BTreeMap::new(),
             pending: BTreeMap::new(),
             ids: BTreeMap::new(),
             exchanges: BTreeMap::new(),
@@ -311,6 +331,14 @@ impl Session {
     }
 
     fn tell(&mut self, server: Arc<str>, input: upstream::Input) {
+        if let Some(hello) = self.greeting.clone()
+            && self.greeted.insert(Arc::clone(&server))
+        {
+            self.out.push_back(Output::ToUpstream {
+                server: Arc::clone(&server),
+                input: Box::new(upstream::Input::Greet { hello }),
+            });
+        }
         self.out.push_back(Output::ToUpstream {
             server,
             input: Box::new(input),

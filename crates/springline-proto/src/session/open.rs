@@ -40,6 +40,8 @@ impl Session {
             return;
         };
         self.client = Client::of(&params);
+        self.params = params.clone();
+        self.greeting = None;
         let is_first = self.phase == Phase::Fresh;
         if is_first {
             self.phase = Phase::Opening;
@@ -128,6 +130,9 @@ impl Session {
         self.version = Some(version_of(result).unwrap_or(Version::ASSUMED));
         self.announced = Announced::of(result);
         self.phase = Phase::Open;
+        let params = std::mem::take(&mut self.params);
+        self.set_record(&params, result);
+        self.persist();
         let body = result_response(&pending.id, result);
         self.give(now, &pending.outlet, body);
         self.out.push_back(Output::Emit(Event::Opened));

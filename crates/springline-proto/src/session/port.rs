@@ -126,9 +126,52 @@ pub enum Part {
     End,
 }
 
+/// What the journal knows of a call that was not finished when the gateway ended.
+#[derive(Clone, Debug)]
+pub struct PastCall {
+    /// Its number in the session.
+    pub number: u64,
+    /// How far it came.
+    pub fate: Past,
+}
+
+/// How far a call came before the gateway ended.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Past {
+    /// It was accepted and never sent: it did not run.
+    NotSent,
+    /// It was sent, and no answer came.
+    Sent,
+    /// It was answered, and the answer is not held.
+    Lost,
+    /// It was answered with this message.
+    Answered(Bytes),
+}
+
+/// A step in the life of a call, for the journal.
+#[derive(Clone, Debug)]
+pub enum Mark {
+    /// Accepted; not sent yet.
+    Accepted,
+    /// Answered on a stream, which the client may have to resume.
+    Answered(Pieces),
+    /// Over for everybody.
+    Settled,
+}
+
 /// What the machine wants done.
 #[derive(Clone, Debug)]
 pub enum Output {
+    /// Make this record outlive the process, in place of the one before. Outputs that follow may
+    /// be seen by the client and rely on it (I10).
+    Persist(Box<super::Record>),
+    /// Note in the journal how far a call has come. What follows may rely on it.
+    Mark {
+        /// The number of the call.
+        number: u64,
+        /// How far.
+        mark: Mark,
+    },
     /// A part of the answer to a POST.
     ToExchange {
         /// Which.

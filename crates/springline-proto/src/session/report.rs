@@ -117,10 +117,16 @@ impl Session {
 
     fn apply(&mut self, server: &Arc<str>, effect: &Effect, message: &Message) {
         match effect {
-            Effect::None | Effect::Subscribed(_) => {}
-            Effect::Level(level) => self.level = Some(*level),
+            Effect::None => {}
+            Effect::Subscribed(_) => self.persist(),
+            Effect::Level(level) => {
+                self.level = Some(*level);
+                self.set_record_level(&Bytes::from_static(level.raw().as_bytes()));
+                self.persist();
+            }
             Effect::Unsubscribed(uri) => {
                 self.subscriptions.uris.remove(uri);
+                self.persist();
             }
             Effect::Listed(kind) => {
                 let Some(result) = message.result() else {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::client::Level;
-use super::port::{Accept, Downstream, Endpoint};
+use super::port::{Accept, Downstream, Endpoint, Mark};
 use super::stream::Outlet;
 use super::{Phase, Session};
 use crate::call::{ClientExchange, Moment};
@@ -152,6 +152,9 @@ impl Session {
             effect,
         };
         self.pending.insert(number, pending);
+        if method != Method::Initialize {
+            self.mark(number, Mark::Accepted);
+        }
         // The answer to `initialize` never carries an event id.
         if exchange.is_some() && accept == Accept::Both && method != Method::Initialize {
             self.set_undecided(number, Some(now.after(self.settings.stream_after)));
@@ -170,6 +173,10 @@ impl Session {
             }
             Outlet::Stream(_, Some(reader)) => self.forget_reader(*reader),
             Outlet::Stream(_, None) | Outlet::Pipe | Outlet::Gone => {}
+        }
+        // What goes on a stream is marked with its answer.
+        if !matches!(pending.outlet, Outlet::Stream(..)) && pending.method != Method::Initialize {
+            self.mark(number, Mark::Settled);
         }
         Some(pending)
     }
@@ -261,6 +268,7 @@ impl Session {
         if method == Method::Initialized {
             // The upstream machine sends one of its own.
             self.initialized = self.phase != Phase::Fresh;
+            self.persist();
             self.flush_held(now);
             return;
         }

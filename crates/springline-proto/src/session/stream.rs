@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::port::{Accept, Downstream, Event, Input, Output, Part};
+use super::port::{Accept, Downstream, Event, Input, Mark, Output, Part};
 use super::{Phase, Session};
 use crate::call::{ClientExchange, Connection, Moment};
 use crate::error::{Fault, FaultKind, error_response, plain_error};
@@ -95,6 +95,7 @@ impl Session {
             Outlet::Pipe => self.put_pipe(body, true),
             Outlet::Post(exchange, _) => self.put_exchange(exchange, Part::Json(body)),
             Outlet::Stream(stream, reader) => {
+                self.mark(stream.number(), Mark::Answered(body.clone()));
                 let id = self
                     .redelivery
                     .push(now, &self.settings, stream, &body, true);
@@ -125,6 +126,7 @@ impl Session {
                 self.put_exchange(exchange, Part::End);
             }
             Outlet::Stream(stream, reader) => {
+                self.mark(stream.number(), Mark::Settled);
                 self.redelivery.cancel(now, &self.settings, stream);
                 if let Some(reader) = reader {
                     self.put_reader(reader, Part::End);
@@ -157,7 +159,8 @@ impl Session {
         let Outlet::Post(exchange, Accept::Both) = pending.outlet else {
             return;
         };
-        let stream = self.redelivery.open(&pending.id);
+        let stream = StreamId::of(number);
+        self.redelivery.open(stream, &pending.id);
         pending.outlet = Outlet::Stream(stream, Some(Reader::Post(exchange)));
         self.put_exchange(exchange, Part::Begin);
         if self.has_priming_event() {
@@ -259,6 +262,10 @@ impl Session {
         if let Some(at) = at {
             self.undecided.insert((at, number));
         }
+    }
+
+    pub(super) fn mark(&mut self, number: u64, mark: Mark) {
+        self.out.push_back(Output::Mark { number, mark });
     }
 
     pub(super) fn put_exchange(&mut self, exchange: ClientExchange, part: Part) {

@@ -33,12 +33,24 @@ impl Upstream {
     }
 
     /// A request was refused for its credentials: it did not run.
-    pub(super) fn judge_unauthorized(&mut self, generation: Generation, key: CallKey, text: &str) {
+    pub(super) fn judge_unauthorized(
+        &mut self,
+        now: Moment,
+        generation: Generation,
+        key: CallKey,
+        text: &str,
+    ) {
         let epoch = self.credential.epoch;
         let Some(pending) = self.pending.get_mut(&key) else {
             return;
         };
         if pending.reauthorized {
+            if let Place::Sent { id, .. } = pending.place {
+                self.by_id.remove(&id);
+            }
+            if self.chance_decides(now, key) {
+                return;
+            }
             self.emit(Event::Unauthorized { generation });
             self.fail(
                 key,
@@ -101,7 +113,7 @@ impl Upstream {
                     pending.reauthorized = true;
                 }
                 self.queue_again(key);
-            } else {
+            } else if !self.chance_decides(now, key) {
                 let text = "HTTP 401 or 403, and the credential sources hold nothing new";
                 self.fail(
                     key,

@@ -148,7 +148,7 @@ impl Upstream {
                 last_event_id: Some(id),
                 retry,
             } if held.resumed < self.config.settings.resume_attempts_max => {
-                self.resume(generation, exchange, id, retry);
+                self.resume_stream(generation, exchange, id, retry);
             }
             other @ (End::Accepted
             | End::Complete
@@ -162,7 +162,7 @@ impl Upstream {
         }
     }
 
-    fn resume(
+    fn resume_stream(
         &mut self,
         generation: Generation,
         exchange: ExchangeId,
@@ -282,7 +282,7 @@ impl Upstream {
         }
         let text = refusal.for_people();
         match refusal.status {
-            401 | 403 => self.judge_unauthorized(generation, key, &text),
+            401 | 403 => self.judge_unauthorized(now, generation, key, &text),
             500.. => {
                 self.judge_unknown(generation, key, FaultKind::OutcomeUnknown, &text);
             }

@@ -58,12 +58,15 @@ impl Upstream {
             });
             return;
         };
+        self.spend_chance(now, generation, key);
         let Some(pending) = self.give_up(key) else {
             return;
         };
         self.last_use = self.last_use.max(now);
         self.note_answered(generation);
-        self.observe(now, &pending, &message);
+        if self.observe(now, &pending, &message) {
+            self.persist(generation);
+        }
         // A ping of ours that is answered like that has found out nothing, and asks no other.
         if message.kind() == Kind::Error && !pending.is_internal() {
             self.suspect_loss(now, generation, &message);

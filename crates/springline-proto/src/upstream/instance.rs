@@ -20,6 +20,14 @@ pub(super) enum Standing {
     Abandoned,
 }
 
+/// The right of one request to turn a 401 or 403 on a resumed session into a new handshake. It
+/// belongs to the client's request that started first, and only its success, or a recovery, spends
+/// it (DESIGN.md section 5).
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Chance {
+    pub(super) owner: Option<crate::call::CallKey>,
+}
+
 /// One instance.
 #[derive(Clone, Debug)]
 pub(super) struct Instance {
@@ -35,6 +43,8 @@ pub(super) struct Instance {
     pub(super) capabilities: Option<bytes::Bytes>,
     /// Bound of an abandoned handshake.
     pub(super) deadline: Option<Moment>,
+    /// The one-shot of a session that was resumed after a restart of the gateway.
+    pub(super) chance: Option<Chance>,
 }
 
 impl Instance {
@@ -48,6 +58,7 @@ impl Instance {
             resumption: Resumption::default(),
             capabilities: None,
             deadline: None,
+            chance: None,
         }
     }
 
@@ -72,6 +83,9 @@ impl Upstream {
         delete: bool,
         reason: &'static str,
     ) {
+        if delete {
+            self.persist_end(generation);
+        }
         let Some(instance) = self.instances.remove(&generation) else {
             return;
         };

@@ -12,6 +12,7 @@
 //! - a request that may have run is sent again only if its replay class allows it (I4), once (I5);
 //! - every request after the handshake carries the session id that was minted (I14).
 
+mod chance;
 mod credential;
 mod exchange;
 mod hint;
@@ -21,6 +22,7 @@ mod listen;
 mod loss;
 mod pending;
 mod port;
+mod record;
 mod request;
 mod restore;
 mod start;
@@ -29,6 +31,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 pub use self::port::{End, Event, Hello, Input, Output, Purpose, Refusal, Route, SessionEvent};
+pub use self::record::Record;
 
 use self::credential::Credential;
 use self::exchange::Exchange;
@@ -123,6 +126,10 @@ pub struct Upstream {
     credential: Credential,
     restore: Restore,
     hints: Hints,
+    /// The resumed session was not told yet what it must know.
+    restore_due: bool,
+    /// The generation that the record at rest can resume.
+    persisted: Option<Generation>,
     attached: bool,
     last_use: Moment,
     /// When the last client let go; the children of a detached session are ended some time after.
@@ -151,6 +158,8 @@ impl Upstream {
             credential: Credential::default(),
             restore: Restore::default(),
             hints: Hints::default(),
+            restore_due: false,
+            persisted: None,
             attached: true,
             last_use: now,
             detached_at: None,
@@ -186,6 +195,13 @@ impl Upstream {
             }
             Input::Cancel { key, message } => self.on_cancel(key, message.as_ref()),
             Input::Asking { key, begins } => self.on_asking(now, key, begins),
+            Input::Greet { hello } => {
+                if self.hello.is_none() {
+                    self.hello = Some(hello);
+                    // The client has had an instance: the next one has lost its state.
+                    self.was_ready = true;
+                }
+            }
             Input::Attached(attached) => self.on_attached(now, attached),
             Input::Retire => self.on_retire(),
             Input::Close { fault, end_session } => self.on_close(&fault, end_session),
@@ -244,6 +260,7 @@ impl Upstream {
             | Input::Reply { .. }
             | Input::Cancel { .. }
             | Input::Asking { .. }
+            | Input::Greet { .. }
             | Input::Attached(_)
             | Input::Retire
             | Input::Close { .. } => {}
@@ -382,6 +399,8 @@ impl Upstream {
             Phase::Ready(generation) => {
                 let generation = *generation;
                 self.flush(now, generation);
+                self.restore_if_due(now, generation);
+                self.promote_parked(now, generation);
                 self.listen_if_wanted(now, generation);
             }
             Phase::Starting(_) | Phase::Closed(_) => {}
@@ -440,6 +459,10 @@ impl Upstream {
             .filter(|(_, instance)| instance.standing != Standing::Abandoned)
             .map(|(generation, _)| *generation)
             .collect();
+        if end_session {
+            self.persisted = None;
+            self.out.push_back(Output::Forget);
+        }
         for generation in generations {
             self.end_instance(generation, end_session, "closed");
         }

@@ -36,6 +36,9 @@ pub(super) enum Place {
     Pausing(Moment),
     /// Refused for its credentials; these are being read again.
     Unauthorized,
+    /// Refused for its credentials on a resumed session; the verdict on another request, which
+    /// started first, decides.
+    Parked,
     /// With an instance.
     Sent {
         generation: Generation,
@@ -96,7 +99,7 @@ impl Pending {
     pub(super) fn outcome_if_dropped(&self) -> Outcome {
         match self.place {
             Place::Sent { .. } => Outcome::Unknown,
-            Place::Waiting | Place::Pausing(_) | Place::Unauthorized => {
+            Place::Waiting | Place::Pausing(_) | Place::Unauthorized | Place::Parked => {
                 self.outcome_of(Outcome::NotExecuted)
             }
         }
@@ -181,7 +184,7 @@ impl Pending {
         let expires = self.expires(settings);
         match self.place {
             Place::Pausing(at) => Some(expires.map_or(at, |end| end.min(at))),
-            Place::Waiting | Place::Unauthorized | Place::Sent { .. } => expires,
+            Place::Waiting | Place::Unauthorized | Place::Parked | Place::Sent { .. } => expires,
         }
     }
 }

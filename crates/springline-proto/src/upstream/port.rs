@@ -70,6 +70,12 @@ pub enum Input {
         /// Whether a question begins or ends.
         begins: bool,
     },
+    /// The parameters of the handshake, should one be needed: after a restart of the gateway, before
+    /// the first call. Changes nothing that is there.
+    Greet {
+        /// The parameters.
+        hello: Hello,
+    },
     /// A client is attached, or not any more.
     Attached(bool),
     /// The present generation takes nothing new, finishes what it has, and is ended; the next call
@@ -289,6 +295,18 @@ pub enum Output {
         /// Headers of the session.
         route: Route,
     },
+    /// Make this record outlive the process, in place of the one before. Outputs that follow may
+    /// be seen by others and rely on it (I10).
+    Persist(Box<super::Record>),
+    /// Remove the record: its session is over.
+    Forget,
+    /// Note in the journal that this request is about to be sent; the [`Output::Send`] follows (I4).
+    Sent {
+        /// The request.
+        key: CallKey,
+        /// To which instance.
+        generation: Generation,
+    },
     /// Tell a session.
     ToSession {
         /// Which.
@@ -421,6 +439,11 @@ pub enum Event {
         generation: Generation,
         /// Why.
         reason: &'static str,
+    },
+    /// A session of before the restart of the gateway is in use again.
+    Resumed {
+        /// Which.
+        generation: Generation,
     },
     /// Credentials were refused by the server.
     Unauthorized {

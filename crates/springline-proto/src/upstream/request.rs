@@ -67,10 +67,15 @@ impl Upstream {
         pending.credential_epoch = self.credential.epoch();
         pending.heard(now);
         let repeatable = pending.is_repeatable(&self.config.settings);
+        let is_client = !pending.is_internal();
         let body = render(&pending.task, id.0);
         self.by_id.insert(id, key);
         self.exchanges
             .insert(exchange, Exchange::new(generation, Aim::Call(key)));
+        if is_client {
+            self.take_chance(generation, key);
+            self.out.push_back(Output::Sent { key, generation });
+        }
         let route = self.route(generation);
         self.out.push_back(Output::Send {
             generation,
@@ -180,8 +185,9 @@ impl Upstream {
                     attempt.owner = None;
                 }
             }
-            Place::Pausing(_) | Place::Unauthorized => {}
+            Place::Pausing(_) | Place::Unauthorized | Place::Parked => {}
         }
+        self.release_chance(key);
         Some(pending)
     }
 

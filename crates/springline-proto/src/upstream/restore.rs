@@ -14,14 +14,14 @@ use crate::upstream::Upstream;
 use crate::upstream::pending::{Pending, Task};
 use crate::upstream::port::SessionEvent;
 
-type Print = [u8; 32];
+pub(super) type Print = [u8; 32];
 
 /// The pages of a list as the client saw them, by fingerprint.
-#[derive(Clone, Debug, Default)]
-struct Seen {
-    prints: Vec<Print>,
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(super) struct Seen {
+    pub(super) prints: Vec<Print>,
     /// The raw cursor of the next page.
-    next: Option<Bytes>,
+    pub(super) next: Option<Bytes>,
 }
 
 /// A list that is being read again.
@@ -41,6 +41,28 @@ pub(super) struct Restore {
 }
 
 impl Restore {
+    pub(super) fn of(
+        subscriptions: BTreeSet<Bytes>,
+        log_level: Option<Bytes>,
+        seen: BTreeMap<ListKind, Seen>,
+    ) -> Self {
+        Self {
+            subscriptions,
+            log_level,
+            seen,
+            reading: BTreeMap::new(),
+        }
+    }
+
+    /// What a record holds of it.
+    pub(super) fn parts(&self) -> (BTreeSet<Bytes>, Option<Bytes>, BTreeMap<ListKind, Seen>) {
+        (
+            self.subscriptions.clone(),
+            self.log_level.clone(),
+            self.seen.clone(),
+        )
+    }
+
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -65,18 +87,18 @@ impl Upstream {
         }
     }
 
-    /// Learns from an answer what would have to be restored.
-    pub(super) fn observe(&mut self, now: Moment, pending: &Pending, message: &Message) {
+    /// Learns from an answer what would have to be restored. Says whether that is new.
+    pub(super) fn observe(&mut self, now: Moment, pending: &Pending, message: &Message) -> bool {
         if message.kind() != Kind::Result {
             if let Task::Reread(kind, _) = pending.task {
                 self.restore.reading.remove(&kind);
             }
-            return;
+            return false;
         }
         match &pending.task {
             Task::Client(request) => self.observe_client(pending.method, request, message),
             Task::Reread(kind, _) => self.on_reread(now, *kind, message),
-            Task::Start | Task::Ping | Task::Remake(_) => {}
+            Task::Start | Task::Ping | Task::Remake(_) => false,
         }
     }
 
@@ -84,44 +106,54 @@ impl Upstream {
         clippy::wildcard_enum_match_arm,
         reason = "no other method leaves anything to restore"
     )]
-    fn observe_client(&mut self, method: Method, request: &Message, answer: &Message) {
+    fn observe_client(&mut self, method: Method, request: &Message, answer: &Message) -> bool {
+        // Copies, so that not the whole request is kept.
+        let param = |name: &str| request.param(name).map(|raw| Bytes::copy_from_slice(&raw));
         match method {
             Method::Subscribe => {
-                self.restore.subscriptions.extend(request.param("uri"));
+                param("uri").is_some_and(|uri| self.restore.subscriptions.insert(uri))
             }
             Method::Unsubscribe => {
-                if let Some(uri) = request.param("uri") {
-                    self.restore.subscriptions.remove(&uri);
-                }
+                param("uri").is_some_and(|uri| self.restore.subscriptions.remove(&uri))
             }
-            Method::SetLevel => self.restore.log_level = request.param("level"),
-            _ => {
-                if let Some(kind) = ListKind::of(method) {
-                    self.observe_page(kind, request, answer);
-                }
+            Method::SetLevel => {
+                self.restore.log_level = param("level");
+                true
             }
+            _ => ListKind::of(method).is_some_and(|kind| self.observe_page(kind, request, answer)),
         }
     }
 
-    fn observe_page(&mut self, kind: ListKind, request: &Message, answer: &Message) {
+    fn observe_page(&mut self, kind: ListKind, request: &Message, answer: &Message) -> bool {
         let (Some((print, next)), cursor) = (read_page(kind, answer), request.param("cursor"))
         else {
-            return;
+            return false;
         };
         if kind == ListKind::Tools {
             let first = cursor.is_none();
             self.hints.observe(&self.config.settings, first, answer);
         }
+        let before = self.restore.seen.get(&kind).cloned();
         let seen = self.restore.seen.entry(kind).or_default();
         match cursor {
             None => seen.prints.clear(),
             Some(cursor) if seen.next.as_ref() == Some(&cursor) => {}
             // A page out of turn says nothing of the whole.
-            Some(_) => return,
+            Some(_) => return false,
         }
         if seen.prints.len() < self.config.settings.list_pages_max as usize {
             seen.prints.push(print);
             seen.next = next;
+        }
+        before.as_ref() != Some(seen)
+    }
+
+    /// A resumed session is in use: it is told again what the lost gateway may not have finished
+    /// telling. After the client's own first request, which is the one that proves the session.
+    pub(super) fn restore_if_due(&mut self, now: Moment, generation: Generation) {
+        if std::mem::take(&mut self.restore_due) {
+            self.restore_state(now, generation);
+            self.flush(now, generation);
         }
     }
 
@@ -170,10 +202,10 @@ impl Upstream {
         self.accept(now, key, Task::Reread(kind, cursor), kind.method());
     }
 
-    fn on_reread(&mut self, now: Moment, kind: ListKind, answer: &Message) {
+    fn on_reread(&mut self, now: Moment, kind: ListKind, answer: &Message) -> bool {
         let Some((print, next)) = read_page(kind, answer) else {
             self.restore.reading.remove(&kind);
-            return;
+            return false;
         };
         if kind == ListKind::Tools {
             let reading = self.restore.reading.get(&kind);
@@ -182,7 +214,7 @@ impl Upstream {
         }
         let pages_max = self.config.settings.list_pages_max as usize;
         let Some(reading) = self.restore.reading.get_mut(&kind) else {
-            return;
+            return false;
         };
         reading.prints.push(print);
         reading.pages.extend(answer.result());
@@ -190,10 +222,10 @@ impl Upstream {
             && reading.prints.len() < pages_max
         {
             self.reread(now, kind, Some(next));
-            return;
+            return false;
         }
         let Some(reading) = self.restore.reading.remove(&kind) else {
-            return;
+            return false;
         };
         let differs = self.restore.seen.get(&kind).is_some_and(|seen| {
             let partial = seen.next.is_some();
@@ -213,6 +245,7 @@ impl Upstream {
             self.restore.seen.insert(kind, seen);
             self.tell(SessionEvent::ListChanged(kind));
         }
+        differs
     }
 }
 
@@ -222,7 +255,7 @@ fn read_page(kind: ListKind, answer: &Message) -> Option<(Print, Option<Bytes>)>
     let result = answer.envelope().result?;
     let items = json::member(bytes, result, kind.items())?;
     let next = json::member(bytes, result, "nextCursor")
-        .map(|span| span.slice(bytes))
+        .map(|span| Bytes::copy_from_slice(span.of(bytes)))
         .filter(|raw| raw.as_ref() != b"null");
     Some((Sha256::digest(items.of(bytes)).into(), next))
 }

@@ -404,6 +404,8 @@ impl Upstream {
         self.was_ready = true;
         self.phase = Phase::Ready(generation);
         self.last_use = self.last_use.max(now);
+        self.restore_due = false;
+        self.persist(generation);
         self.emit(Event::Ready {
             generation,
             took,

@@ -285,6 +285,8 @@ impl Script {
 
     fn show(&mut self, output: &Output) -> Option<String> {
         Some(match output {
+            // What goes to rest has tests of its own.
+            Output::Persist(_) | Output::Forget | Output::Sent { .. } => return None,
             Output::Open { generation } => format!("open g{generation}"),
             Output::Send {
                 generation,

@@ -82,6 +82,7 @@ impl World {
 
     fn check(&mut self, output: Output) {
         match output {
+            Output::Persist(_) | Output::Mark { .. } => {}
             Output::ToExchange { exchange, part } => {
                 assert!(
                     !self.gone.contains(&exchange),

@@ -38,6 +38,7 @@ pub(super) fn one(downstream: Downstream) -> SessionConfig {
         downstream,
         settings: SessionSettings::default(),
         cursor_key: [7; 32],
+        base: 0,
         entries: Vec::new(),
     }
 }
@@ -100,7 +101,10 @@ impl Player {
         self.session.handle(self.now, input);
         let mut out = Vec::new();
         while let Some(output) = self.session.poll() {
-            out.push(self.show(output));
+            // What goes to rest has scripts of its own.
+            if !matches!(output, Output::Persist(_) | Output::Mark { .. }) {
+                out.push(self.show(output));
+            }
         }
         out
     }
@@ -155,6 +159,7 @@ impl Player {
 
     fn show(&mut self, output: Output) -> String {
         match output {
+            Output::Persist(_) | Output::Mark { .. } => String::new(),
             Output::ToExchange { exchange, part } => format!("{exchange} {}", self.part(part)),
             Output::ToStream { connection, part } => format!("g{connection} {}", self.part(part)),
             Output::ToUpstream { server, input } => format!("{server} {}", show_input(*input)),

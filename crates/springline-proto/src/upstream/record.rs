@@ -1,0 +1,243 @@
+//! What is remembered of an upstream across a restart of the gateway.
+//!
+//! Never a credential: headers, tokens and the environment are read from the configuration again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::call::{Generation, Moment};
+use crate::codec::{Reader, Writer};
+use crate::method::ListKind;
+use crate::upstream::instance::{Chance, Instance};
+use crate::upstream::port::{Hello, Output, Route};
+use crate::upstream::restore::{Print, Restore, Seen};
+use crate::upstream::{Phase, Transport, Upstream, UpstreamConfig};
+use crate::version::Version;
+
+/// The format of [`Record::encode`]; a record of another one is not read.
+const FORMAT: u8 = 1;
+
+/// An upstream at rest.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Record {
+    /// The generation that it is about.
+    pub generation: Generation,
+    /// How its session is reached. Without a revision nothing can be resumed, only started anew.
+    pub route: Route,
+    /// The raw `params` of `initialize`.
+    pub hello: Bytes,
+    capabilities: Option<Bytes>,
+    subscriptions: BTreeSet<Bytes>,
+    log_level: Option<Bytes>,
+    seen: BTreeMap<ListKind, Seen>,
+}
+
+impl Record {
+    /// Whether the session can be used again.
+    pub fn is_resumable(&self) -> bool {
+        self.route.version.is_some()
+    }
+
+    /// The record without its session: the next use starts a new one.
+    #[must_use]
+    pub fn without_session(mut self) -> Self {
+        self.route = Route::default();
+        self
+    }
+
+    /// The record as bytes.
+    pub fn encode(&self) -> Bytes {
+        let mut out = Writer::new(FORMAT);
+        out.number(self.generation.0);
+        out.optional(self.route.session_id.as_deref().map(str::as_bytes));
+        out.optional(
+            self.route
+                .version
+                .map(|version| version.as_str().as_bytes()),
+        );
+        out.bytes(&self.hello);
+        out.optional(self.capabilities.as_deref());
+        out.number(self.subscriptions.len() as u64);
+        for uri in &self.subscriptions {
+            out.bytes(uri);
+        }
+        out.optional(self.log_level.as_deref());
+        for kind in ListKind::ALL {
+            let seen = self.seen.get(&kind);
+            out.flag(seen.is_some());
+            if let Some(seen) = seen {
+                out.number(seen.prints.len() as u64);
+                for print in &seen.prints {
+                    out.bytes(print);
+                }
+                out.optional(seen.next.as_deref());
+            }
+        }
+        out.finish()
+    }
+
+    /// Reads what [`Self::encode`] wrote; `None` for anything else.
+    pub fn decode(bytes: &Bytes) -> Option<Self> {
+        let mut input = Reader::new(bytes, FORMAT)?;
+        let generation = Generation(input.number()?);
+        let session_id = match input.optional()? {
+            Some(id) => Some(Arc::from(std::str::from_utf8(&id).ok()?)),
+            None => None,
+        };
+        let version = match input.optional()? {
+            Some(text) => Some(Version::parse(std::str::from_utf8(&text).ok()?)?),
+            None => None,
+        };
+        let hello = input.bytes()?;
+        let capabilities = input.optional()?;
+        let mut subscriptions = BTreeSet::new();
+        for _ in 0..input.number()? {
+            subscriptions.insert(input.bytes()?);
+        }
+        let log_level = input.optional()?;
+        let mut seen = BTreeMap::new();
+        for kind in ListKind::ALL {
+            if input.flag()? {
+                seen.insert(kind, read_seen(&mut input)?);
+            }
+        }
+        input.is_done().then_some(Self {
+            generation,
+            route: Route {
+                session_id,
+                version,
+            },
+            hello,
+            capabilities,
+            subscriptions,
+            log_level,
+            seen,
+        })
+    }
+}
+
+fn read_seen(input: &mut Reader) -> Option<Seen> {
+    let mut prints = Vec::new();
+    for _ in 0..input.number()? {
+        let print: Print = input.bytes()?.as_ref().try_into().ok()?;
+        prints.push(print);
+    }
+    Some(Seen {
+        prints,
+        next: input.optional()?,
+    })
+}
+
+impl Upstream {
+    /// An upstream as it was when this record was made. Its session, if it has one, takes requests
+    /// at once; the first of them is the proof that it still lives.
+    pub fn resume(config: UpstreamConfig, record: Record, now: Moment) -> Self {
+        let mut machine = Self::new(config, now);
+        machine.hello = Some(Hello {
+            params: record.hello,
+        });
+        machine.was_ready = true;
+        machine.generation_last = record.generation;
+        machine.restore = Restore::of(record.subscriptions, record.log_level, record.seen);
+        if machine.config.transport == Transport::Http && record.route.version.is_some() {
+            let mut instance = Instance::new(false);
+            instance.route = record.route;
+            instance.capabilities = record.capabilities;
+            instance.chance = Some(Chance::default());
+            machine.instances.insert(record.generation, instance);
+            machine.phase = Phase::Ready(record.generation);
+            machine.restore_due = true;
+        }
+        machine
+    }
+
+    /// Hands out what must outlive the process, before anybody can rely on it (I10).
+    pub(super) fn persist(&mut self, generation: Generation) {
+        let (Some(hello), Some(instance)) = (&self.hello, self.instances.get(&generation)) else {
+            return;
+        };
+        let (subscriptions, log_level, seen) = self.restore.parts();
+        let record = Record {
+            generation,
+            route: instance.route.clone(),
+            hello: hello.params.clone(),
+            capabilities: instance.capabilities.clone(),
+            subscriptions,
+            log_level,
+            seen,
+        };
+        self.persisted = Some(generation);
+        self.out.push_back(Output::Persist(Box::new(record)));
+    }
+
+    /// The session of this generation is about to be ended: no restart may resume it.
+    pub(super) fn persist_end(&mut self, generation: Generation) {
+        if self.persisted != Some(generation) {
+            return;
+        }
+        let Some(hello) = &self.hello else { return };
+        let (subscriptions, log_level, seen) = self.restore.parts();
+        let record = Record {
+            generation,
+            route: Route::default(),
+            hello: hello.params.clone(),
+            capabilities: None,
+            subscriptions,
+            log_level,
+            seen,
+        };
+        self.persisted = None;
+        self.out.push_back(Output::Persist(Box::new(record)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Record {
+        let seen = Seen {
+            prints: vec![[7; 32], [9; 32]],
+            next: Some("\"c\"".into()),
+        };
+        Record {
+            generation: Generation(300),
+            route: Route {
+                session_id: Some("s-1".into()),
+                version: Some(Version::V2025_06_18),
+            },
+            hello: "{}".into(),
+            capabilities: Some(r#"{"tools":{}}"#.into()),
+            subscriptions: BTreeSet::from(["\"a\"".into(), "\"b\"".into()]),
+            log_level: Some("\"info\"".into()),
+            seen: BTreeMap::from([(ListKind::Prompts, seen)]),
+        }
+    }
+
+    #[test]
+    fn a_record_reads_back_as_it_was_written() {
+        let whole = record();
+        assert_eq!(Record::decode(&whole.encode()), Some(whole.clone()));
+        let bare = whole.without_session();
+        assert!(!bare.is_resumable());
+        assert_eq!(Record::decode(&bare.encode()), Some(bare));
+    }
+
+    #[test]
+    fn a_torn_or_foreign_record_is_not_read() {
+        let bytes = record().encode();
+        for len in 0..bytes.len() {
+            assert_eq!(Record::decode(&bytes.slice(..len)), None, "{len}");
+        }
+        let mut longer = bytes.to_vec();
+        longer.push(0);
+        assert_eq!(Record::decode(&longer.into()), None);
+        let mut other = bytes.to_vec();
+        if let Some(version) = other.first_mut() {
+            *version = 9;
+        }
+        assert_eq!(Record::decode(&other.into()), None);
+    }
+}
