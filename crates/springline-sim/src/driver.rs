@@ -93,6 +93,10 @@ impl World {
         body: Bytes,
     ) {
         self.seats[at].live.insert(exchange, generation);
+        let ours = !body.windows(4).any(|part| part == b"\"n\":");
+        if purpose == Purpose::Request && ours {
+            self.seats[at].own_requests += 1;
+        }
         if purpose == Purpose::Initialized
             && let Some(running) = self.seats[at].instances.get_mut(&generation)
         {
@@ -195,6 +199,7 @@ impl World {
             questions: BTreeSet::new(),
         };
         self.seats[at].instances.insert(generation, running);
+        self.seats[at].opens += 1;
         let input = if fails {
             let cause = "no such program".into();
             Input::Lost {

@@ -84,6 +84,9 @@ pub(crate) struct Seat {
     pub(crate) closed: bool,
     pub(crate) keeps_sessions: bool,
     pub(crate) hellos: u64,
+    /// Instances that were opened, and requests that no client made.
+    pub(crate) opens: usize,
+    pub(crate) own_requests: usize,
     armed: Option<(Moment, Moment)>,
 }
 
@@ -172,10 +175,12 @@ impl World {
 
     /// After the faults a fresh call is answered within a bound.
     fn prove_alive(&mut self) -> Result<(), Violation> {
-        // Where the operator wants no replay, the first call may only find out about a loss.
+        // Where the operator wants no replay, the first call may only find out about a loss; one
+        // with less patience than the longest pause between recoveries may only begin to wait.
         let settings = &self.plan.settings;
         let strict = settings.replay != ReplayPolicy::AfterSessionLoss
-            || settings.on_state_loss == StateLossPolicy::Fail;
+            || settings.on_state_loss == StateLossPolicy::Fail
+            || settings.call_timeout < settings.recovery_backoff.1 + Duration::from_secs(2);
         if strict {
             self.call_each()?;
         }
@@ -363,6 +368,7 @@ impl World {
             None
         };
         let broken = broken.map(|what| Violation::new("I8", what));
+        let broken = broken.or_else(|| seat.spent());
         let own = self.plan.settings.start_timeout;
         let stuck = seat.instances.iter().find(|(_, running)| {
             !running.judged
@@ -409,6 +415,21 @@ impl World {
 }
 
 impl Seat {
+    /// Attempts and requests of the gateway's own have a budget, by what clients asked (I5): a call
+    /// owns one recovery and is sent again once; an instance is told what the lost one knew, and
+    /// an answer that speaks of a lost session costs one ping.
+    fn spent(&self) -> Option<Violation> {
+        let opens_max = 2 * self.calls.len() + 2 * self.own_requests + 2;
+        let own_max = 6 * self.opens + 2 * self.calls.len();
+        (self.opens > opens_max || self.own_requests > own_max).then(|| {
+            let (opens, own, calls) = (self.opens, self.own_requests, self.calls.len());
+            Violation::new(
+                "I5",
+                format!("{opens} instances, {own} own requests, {calls} calls"),
+            )
+        })
+    }
+
     fn new(at: usize, http: bool, plan: &Plan, seed: u64, now: Moment) -> Self {
         let config = UpstreamConfig {
             server: Arc::from("sim"),
@@ -432,6 +453,8 @@ impl Seat {
             closed: false,
             keeps_sessions: false,
             hellos: 0,
+            opens: 0,
+            own_requests: 0,
             armed: None,
         }
     }
