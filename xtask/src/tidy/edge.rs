@@ -18,6 +18,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ("springline-sim", &["springline-proto", "springline-store"]),
     ("springline-fixture", &[]),
 ];
+/// The end-to-end tests alone may drive the fixtures from within.
+const JUDGED: (&str, &str) = ("springline", "springline-fixture");
 /// The style guide's limit for the core.
 const PROTO_DEPENDENCIES_MAX: usize = 8;
 /// Words that the core's sources must not hold, tests aside (I12).
@@ -114,7 +116,8 @@ pub(super) fn direction(files: &[File]) -> Vec<Finding> {
         for dependency in dependencies(&file.text) {
             let ours =
                 dependency.name == "springline" || dependency.name.starts_with("springline-");
-            if ours && !allowed.contains(&dependency.name.as_str()) {
+            let judged = dependency.for_tests && (*name, &*dependency.name) == JUDGED;
+            if ours && !judged && !allowed.contains(&dependency.name.as_str()) {
                 findings.push(Finding {
                     path: file.path.clone(),
                     line: dependency.line,
@@ -222,6 +225,19 @@ mod tests {
         let text = "[dev-dependencies]\nspringline-proto.workspace = true\n";
         let file = File::new("crates/springline-fixture/Cargo.toml", text);
         assert_eq!(direction(&[file]).len(), 1);
+    }
+
+    #[test]
+    fn only_the_tests_of_the_binary_may_know_the_fixtures() {
+        let manifest = |path, section| {
+            let text = format!("[{section}]\nspringline-fixture = \"1\"\n");
+            direction(&[File::new(path, text)]).len()
+        };
+        let binary = "crates/springline/Cargo.toml";
+        assert_eq!(manifest(binary, "dev-dependencies"), 0);
+        assert_eq!(manifest(binary, "dependencies"), 1);
+        let engine = "crates/springline-engine/Cargo.toml";
+        assert_eq!(manifest(engine, "dev-dependencies"), 1);
     }
 
     #[test]

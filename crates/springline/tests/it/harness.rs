@@ -297,8 +297,6 @@ pub(crate) struct Server {
     child: Child,
     /// The MCP endpoint.
     pub(crate) url: String,
-    /// Its ledger.
-    pub(crate) ledger: Ledger,
 }
 
 impl Server {
@@ -320,7 +318,6 @@ impl Server {
         Self {
             child,
             url: line.trim_start_matches("LISTENING ").to_owned(),
-            ledger: Ledger(ledger.to_owned()),
         }
     }
 

@@ -9,9 +9,15 @@
     reason = "tests start processes and read the clock as they like"
 )]
 
+mod all;
 mod child;
 mod cli;
+mod credential;
+mod endpoint;
+mod exchange;
+mod fidelity;
 mod harness;
 mod loss;
 mod outage;
 mod peer;
+mod stream;
