@@ -261,7 +261,6 @@ impl StateFolder {
     }
 
     /// A folder within this one, by the same rules; a file or link of its name is set aside.
-    #[expect(dead_code, reason = "the journal lives in one, and follows")]
     pub(crate) fn inner(
         &self,
         name: &str,

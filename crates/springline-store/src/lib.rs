@@ -13,15 +13,24 @@ mod digest;
 mod embedded;
 mod entry;
 mod folder;
+mod journal;
 mod memory;
 mod record;
+mod result;
 
 pub use self::digest::{Digest, DigestKey, SessionDigest};
 pub use self::embedded::EmbeddedStore;
 pub use self::entry::{Entries, EntryMemory};
 pub use self::folder::{Finding, FolderError, Reason, StateFolder};
+#[cfg(any(test, feature = "conformance"))]
+pub use self::journal::fuzz_segment;
+pub use self::journal::{
+    APPEND_MAX, Answer, CallEntry, CallId, CallState, FileJournal, Journal, JournalError,
+    MemoryJournal, OPEN_CALLS_MAX, Recovered,
+};
 pub use self::memory::MemoryStore;
 pub use self::record::{KEY_MAX, Kind, Loaded, Op, Record, Seq, Store, StoreError};
+pub use self::result::{RESULT_LEN_MAX, RESULTS_LEN_MAX, Results};
 
 #[cfg(any(test, feature = "conformance"))]
 pub use self::conformance::check_entry_memory;

@@ -1,0 +1,152 @@
+//! What a journal folder holds at the start.
+//!
+//! Owns the reading of segments, in their order, into the calls that are open. Must not write
+//! anything but set files aside.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::Arc;
+
+use super::form::{self, Line, RECORD_LEN};
+use super::{CallEntry, CallId, OPEN_CALLS_MAX, place};
+use crate::folder::{Finding, FolderError, Reason, StateFolder, failure};
+
+/// Longer than any segment that we write: a full one, one append, and all open calls carried over.
+const SEGMENT_LEN_MAX: u64 = 16 << 20;
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(super) struct Scan {
+    pub(super) open: BTreeMap<CallId, CallEntry>,
+    /// The ordinals of the segments that were read.
+    pub(super) read: Vec<u64>,
+    /// The ordinal after all that exist or existed.
+    pub(super) next: u64,
+    /// See [`super::Recovered::incomplete`].
+    pub(super) incomplete: bool,
+    pub(super) findings: Vec<Finding>,
+}
+
+pub(super) fn name(ordinal: u64) -> String {
+    format!("calls-{ordinal:016}")
+}
+
+fn ordinal_of(name: &str) -> Option<u64> {
+    let ordinal = name.strip_prefix("calls-")?.parse().ok()?;
+    (self::name(ordinal) == name).then_some(ordinal)
+}
+
+pub(super) fn scan(folder: &StateFolder, boot: [u8; 16]) -> Result<Scan, FolderError> {
+    let failed = failure("read", folder.path());
+    let mut ordinals = Vec::new();
+    for file in fs::read_dir(folder.path()).map_err(&failed)? {
+        let file = file.map_err(&failed)?.file_name();
+        ordinals.extend(file.to_str().and_then(ordinal_of));
+    }
+    ordinals.sort_unstable();
+    let mut scan = Scan {
+        next: ordinals.last().map_or(1, |last| last.saturating_add(1)),
+        ..Scan::default()
+    };
+    let mut doubtful = false;
+    for ordinal in ordinals {
+        match read_one(folder, ordinal, boot, &mut scan)? {
+            Some(Trust::Closed) => doubtful = false,
+            Some(Trust::OtherBoot) => doubtful = true,
+            Some(Trust::SameBoot) | None => {}
+        }
+    }
+    scan.incomplete |= doubtful;
+    Ok(scan)
+}
+
+/// Whether acknowledged entries can be missing at the end of a segment. A kill loses nothing; a
+/// power cut loses what was not synced, and ends the boot.
+enum Trust {
+    /// Nothing is missing here or before: the journal was closed in order.
+    Closed,
+    SameBoot,
+    OtherBoot,
+}
+
+/// Reads one segment; `None` if it does not count.
+fn read_one(
+    folder: &StateFolder,
+    ordinal: u64,
+    boot: [u8; 16],
+    scan: &mut Scan,
+) -> Result<Option<Trust>, FolderError> {
+    let name = name(ordinal);
+    let before = scan.findings.len();
+    let Some(bytes) = folder.read(&name, SEGMENT_LEN_MAX, &mut scan.findings)? else {
+        // Set aside, or gone: its entries are missing.
+        scan.incomplete |= scan.findings.len() > before;
+        return Ok(None);
+    };
+    let segment = match form::read(&bytes) {
+        Ok(Some(segment)) if segment.header.ordinal == ordinal => segment,
+        Ok(None) => {
+            // Cut at its birth, in the write of its first entries: none of them was acknowledged.
+            let torn = bytes.len();
+            scan.read.push(ordinal);
+            scan.findings.extend(torn_finding(folder, &name, torn));
+            return Ok(None);
+        }
+        Ok(Some(_)) => return set_aside(folder, &name, Reason::Foreign, scan),
+        Err(reason) => return set_aside(folder, &name, reason, scan),
+    };
+    scan.read.push(ordinal);
+    let mut closed = false;
+    for line in &segment.lines {
+        closed = *line == Line::Closed;
+        if let Line::Entry(entry) = line {
+            place(&mut scan.open, *entry);
+        }
+    }
+    if scan.open.len() > OPEN_CALLS_MAX + super::APPEND_MAX {
+        return set_aside(folder, &name, Reason::Foreign, scan);
+    }
+    judge_tail(folder, &name, segment.torn_len, scan);
+    Ok(Some(if closed {
+        Trust::Closed
+    } else if segment.header.boot == boot && boot != [0; 16] {
+        Trust::SameBoot
+    } else {
+        Trust::OtherBoot
+    }))
+}
+
+/// What follows the last whole record. A kill cuts a write short, so it leaves less than a record;
+/// the bytes of a whole one that fail their checksum were acknowledged once.
+fn judge_tail(folder: &StateFolder, name: &str, len: usize, scan: &mut Scan) {
+    if len < RECORD_LEN {
+        scan.findings.extend(torn_finding(folder, name, len));
+        return;
+    }
+    scan.incomplete = true;
+    let detail: Arc<str> = format!("a bad record {len} bytes before its end").into();
+    scan.findings.push(Finding {
+        file: folder.join(name),
+        kept: None,
+        reason: Reason::Damaged { detail },
+    });
+}
+
+fn torn_finding(folder: &StateFolder, name: &str, len: usize) -> Option<Finding> {
+    (len > 0).then(|| Finding {
+        file: folder.join(name),
+        kept: None,
+        reason: Reason::Torn { len: len as u64 },
+    })
+}
+
+fn set_aside(
+    folder: &StateFolder,
+    name: &str,
+    reason: Reason,
+    scan: &mut Scan,
+) -> Result<Option<Trust>, FolderError> {
+    scan.findings.push(folder.set_aside(&[name], reason)?);
+    scan.incomplete = true;
+    Ok(None)
+}
