@@ -20,4 +20,5 @@ mod harness;
 mod loss;
 mod outage;
 mod peer;
+mod pipe;
 mod stream;

@@ -32,7 +32,8 @@ use parking_lot::Mutex;
 use springline_proto::call::{ExchangeId, Generation};
 use springline_proto::json::Pieces;
 use springline_proto::upstream::{Input, Purpose, Route};
-use tokio::task::{AbortHandle, JoinHandle};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
 use url::Url;
 
 pub use self::auth::{Credentials, CredentialsError, HttpAuth};
@@ -198,7 +199,23 @@ pub struct HttpTransport {
     instances: Mutex<BTreeMap<Generation, Arc<Instance>>>,
     /// DELETEs under way; bounded by their timeout, and by the machine, which ends one instance
     /// after the other.
-    deletes: Mutex<Vec<JoinHandle<()>>>,
+    deletes: watch::Sender<usize>,
+}
+
+/// A DELETE under way; whoever shuts down waits until it is dropped.
+struct OpenDelete(watch::Sender<usize>);
+
+impl OpenDelete {
+    fn new(open: &watch::Sender<usize>) -> Self {
+        open.send_modify(|open| *open += 1);
+        Self(open.clone())
+    }
+}
+
+impl Drop for OpenDelete {
+    fn drop(&mut self) {
+        self.0.send_modify(|open| *open -= 1);
+    }
 }
 
 impl HttpTransport {
@@ -223,7 +240,7 @@ impl HttpTransport {
         Self {
             wire: Arc::new(wire),
             instances: Mutex::default(),
-            deletes: Mutex::default(),
+            deletes: watch::Sender::new(0),
         }
     }
 
@@ -320,28 +337,24 @@ impl HttpTransport {
             return;
         }
         let wire = Arc::clone(&self.wire);
-        let task = spawn::named(
-            "http delete",
-            exchange::delete(wire, instance, generation, route),
-        );
-        let mut deletes = self.deletes.lock();
-        deletes.retain(|task| !task.is_finished());
-        deletes.push(task);
+        let open = OpenDelete::new(&self.deletes);
+        spawn::named("http delete", async move {
+            exchange::delete(wire, instance, generation, route).await;
+            drop(open);
+        });
     }
 
     /// Drops all exchanges and waits for the DELETEs under way, each bounded by its own limit.
-    /// Sends nothing new: sessions are kept unless they were ended. Cancel safe.
+    /// Sends nothing new: sessions are kept unless they were ended. Cancel
+    /// safe, and any number of callers may wait.
     pub async fn shut_down(&self) {
         let instances = std::mem::take(&mut *self.instances.lock());
         for instance in instances.into_values() {
             instance.drop_all();
         }
-        let deletes = std::mem::take(&mut *self.deletes.lock());
-        for task in deletes {
-            if let Err(error) = task.await {
-                tracing::debug!(%error, "a DELETE was cut short");
-            }
-        }
+        let mut open = self.deletes.subscribe();
+        // It fails only without a sender, and that is ours.
+        drop(open.wait_for(|open| *open == 0).await);
     }
 
     /// Runs an exchange under its name. One of a generation that is not open, which the machine
