@@ -13,12 +13,12 @@ use clap::Args;
 use crate::step::{Steps, answers, command};
 use crate::{docs, peers, say, tidy};
 
-/// Everything but the end-to-end tests, as nextest's filter language says it.
-const WITHOUT_PEERS: &str = "not (package(springline) and binary(it))";
+/// Everything but the tests with programs of others, as nextest's filter language says it.
+const WITHOUT_PEERS: &str = "not (package(springline) and binary(it) and test(/^peer::/))";
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Installs no peers and leaves the end-to-end tests out
+    /// Installs no peers and leaves the tests with them out (without nextest, all in tests/)
     #[arg(long)]
     quick: bool,
     /// Runs only the tests that match, and no other check: a filterset of nextest, or a part of
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quick_run_leaves_the_end_to_end_tests_out() {
+    fn a_quick_run_leaves_the_tests_with_peers_out() {
         let quick = options(true, None);
         assert!(arguments(&quick, true, false).contains(&WITHOUT_PEERS));
         assert!(!arguments(&quick, false, false).contains(&"--tests"));

@@ -22,5 +22,8 @@ pub fn named<F>(name: &'static str, future: F) -> JoinHandle<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
 {
-    tokio::spawn(future.instrument(tracing::info_span!("task", name)))
+    // A root: a task outlives the one that spawned it, and a chain of such tasks, each the child of
+    // the last, would keep the spans of them all.
+    let span = tracing::info_span!(parent: None, "task", name);
+    tokio::spawn(future.instrument(span))
 }

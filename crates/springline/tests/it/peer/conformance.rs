@@ -20,9 +20,10 @@ struct Fixture {
 }
 
 impl Fixture {
-    async fn start() -> Self {
+    /// `name`: which of the servers that hold the contents for the suite.
+    async fn start(name: &str) -> Self {
         let mut child = Command::new(fixture())
-            .args(["conformance", "http"])
+            .args([name, "http"])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -104,8 +105,8 @@ fn assert_equal(direct: &Verdict, through: &Verdict, but: &[&str]) {
 }
 
 /// The suite on the fixture alone, and through a gateway with this entry for it.
-async fn compare(config: impl FnOnce(&Fixture) -> Value, but: &[&str]) -> Verdict {
-    let fixture = Fixture::start().await;
+async fn compare(name: &str, config: impl FnOnce(&Fixture) -> Value, but: &[&str]) -> Verdict {
+    let fixture = Fixture::start(name).await;
     let direct = judge(&fixture.url, None).await;
     let gateway = gateway(config(&fixture)).await;
     let url = format!("http://{}/mcp/fixture", gateway.address);
@@ -114,20 +115,23 @@ async fn compare(config: impl FnOnce(&Fixture) -> Value, but: &[&str]) -> Verdic
     through
 }
 
-/// Its checks look at an event stream alone; an answer that is there at once comes as JSON.
-const STREAM_ALONE: &str = "server-sse-polling";
+/// The server that shares no code with any SDK.
+const OURS: &str = "conformance";
+
+/// Some of their checks look at event streams alone; an answer that is there at once comes as JSON.
+const STREAM_ALONE: [&str; 2] = [POLLING, "server-sse-multiple-streams"];
+const POLLING: &str = "server-sse-polling";
 
 #[tokio::test]
 async fn every_check_of_the_suite_passes_in_front_of_a_server_on_http() {
-    let entry = |fixture: &Fixture| json!({ "mcpServers": { "fixture": { "url": fixture.url } } });
-    let verdict = compare(entry, &[STREAM_ALONE]).await;
+    let verdict = compare(OURS, http, &STREAM_ALONE).await;
     assert!(verdict.passed >= 80, "{verdict:?}");
 }
 
 #[tokio::test]
 async fn every_check_of_the_suite_passes_in_front_of_a_server_on_stdio() {
-    let entry = |_: &Fixture| json!({ "mcpServers": { "fixture": stdio() } });
-    let verdict = compare(entry, &[STREAM_ALONE]).await;
+    let entry = |_: &Fixture| json!({ "mcpServers": { "fixture": stdio(OURS) } });
+    let verdict = compare(OURS, entry, &STREAM_ALONE).await;
     assert!(verdict.passed >= 80, "{verdict:?}");
 }
 
@@ -135,20 +139,30 @@ async fn every_check_of_the_suite_passes_in_front_of_a_server_on_stdio() {
 async fn every_check_of_the_suite_passes_when_every_answer_is_a_stream() {
     let entry = |_: &Fixture| {
         json!({
-            "mcpServers": { "fixture": stdio() },
+            "mcpServers": { "fixture": stdio(OURS) },
             "springline": { "streamAfter": "1ms" },
         })
     };
-    let verdict = compare(entry, &[STREAM_ALONE, "server-sse-multiple-streams"]).await;
+    let verdict = compare(OURS, entry, &STREAM_ALONE).await;
     // Two of its three checks: the fixture ends its stream before it answers, and the gateway's
     // own stream stays.
-    let polling = verdict
-        .scenarios
-        .iter()
-        .find(|(name, _)| name == STREAM_ALONE);
+    let polling = verdict.scenarios.iter().find(|(name, _)| name == POLLING);
     assert_eq!(polling.map(|(_, passed)| *passed), Some(2), "{verdict:?}");
 }
 
-fn stdio() -> Value {
-    json!({ "command": fixture(), "args": ["conformance", "stdio"] })
+#[tokio::test]
+async fn every_check_of_the_suite_passes_in_front_of_the_rust_sdk() {
+    let name = "rmcp-server";
+    compare(name, http, &STREAM_ALONE).await;
+    let entry = |_: &Fixture| json!({ "mcpServers": { "fixture": stdio(name) } });
+    let verdict = compare(name, entry, &STREAM_ALONE).await;
+    assert!(verdict.passed >= 80, "{verdict:?}");
+}
+
+fn http(fixture: &Fixture) -> Value {
+    json!({ "mcpServers": { "fixture": { "url": fixture.url } } })
+}
+
+fn stdio(name: &str) -> Value {
+    json!({ "command": fixture(), "args": [name, "stdio"] })
 }

@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use crate::harness::{Gateway, soon};
 
 /// How long one program may take. Only a broken test gets there.
-const RUN_MAX: Duration = Duration::from_secs(120);
+const RUN_MAX: Duration = Duration::from_mins(2);
 
 /// The folder of the installed programs.
 fn folder() -> PathBuf {
