@@ -52,6 +52,12 @@ impl<T> Inbox<T> {
         Turn::Mine
     }
 
+    /// Whether nothing waits and nobody drives.
+    pub(crate) fn is_idle(&self) -> bool {
+        let queue = self.0.lock();
+        !queue.driven && queue.inputs.is_empty()
+    }
+
     /// Gives the turn back; ask for it again, since inputs may have come meanwhile.
     pub(crate) fn done(&self) {
         self.0.lock().driven = false;

@@ -273,8 +273,12 @@ impl Gateway {
             cell.input(springline_proto::session::Input::Close);
         }
         let ends = async {
+            // A session may be closing on another thread; its upstreams are retired before it goes.
+            while !self.shared.sessions().is_empty() {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
             for cell in self.shared.retired() {
-                cell.carrier().shut_down().await;
+                cell.shut_down().await;
             }
         };
         // Past the bound the parent-death signal and the servers' own expiry do the rest.

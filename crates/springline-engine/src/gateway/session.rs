@@ -241,11 +241,12 @@ impl SessionCell {
         for mailbox in routes.exchanges.values().chain(routes.connections.values()) {
             mailbox.close();
         }
-        self.shared.forget_session(&self.id);
         let upstreams = std::mem::take(&mut *self.upstreams.lock());
         for cell in upstreams.into_values() {
             self.shared.retire_upstream(cell);
         }
+        // Last: who waits for the end of all sessions then finds their upstreams.
+        self.shared.forget_session(&self.id);
     }
 
     pub(super) fn view(&self) -> SessionView {

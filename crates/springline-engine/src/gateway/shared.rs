@@ -181,7 +181,7 @@ impl Shared {
         self.retired.lock().push(Arc::clone(&cell));
         let shared = Arc::clone(self);
         spawn::named("upstream end", async move {
-            cell.carrier().shut_down().await;
+            cell.shut_down().await;
             shared
                 .retired
                 .lock()

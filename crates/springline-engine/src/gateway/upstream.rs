@@ -5,6 +5,7 @@
 //! it along. So no lock is ever waited for while another is held, and inputs keep their order.
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use springline_proto::call::{Generation, Moment};
@@ -21,6 +22,9 @@ use crate::clock;
 use crate::event;
 use crate::spawn;
 use crate::upstream::Sink;
+
+/// Between two looks at a machine that another thread drives, which takes microseconds.
+const SETTLE_PAUSE: Duration = Duration::from_millis(2);
 
 /// The machine and what its driver keeps beside it.
 struct Core {
@@ -166,6 +170,15 @@ impl UpstreamCell {
     pub(crate) fn standby(&self) -> (Standby, usize) {
         let core = self.core.lock();
         (core.machine.standby(), core.machine.pending_len())
+    }
+
+    /// Ends the transport once the machine has said all that it has to say: its last words, such
+    /// as a DELETE, may still be with another thread that drives. Cancel safe.
+    pub(crate) async fn shut_down(&self) {
+        while !self.inbox.is_idle() {
+            tokio::time::sleep(SETTLE_PAUSE).await;
+        }
+        self.carrier.shut_down().await;
     }
 
     pub(crate) fn carrier(&self) -> &Carrier {

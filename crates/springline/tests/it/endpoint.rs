@@ -11,7 +11,7 @@ async fn setup() -> (FaultServer, Gateway, Client) {
     let server = FaultServer::start().await.unwrap();
     let config = json!({
         "mcpServers": { "s": { "url": server.url } },
-        "springline": { "bodyMax": "64KiB" },
+        "springline": { "bodyMax": "64KiB", "drain": 0 },
     });
     let gateway = Gateway::start(config, |_| {}).await;
     let client = gateway.open("/mcp/s").await;

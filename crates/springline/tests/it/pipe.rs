@@ -182,6 +182,7 @@ async fn a_bridge_whose_input_ends_finishes_its_calls_first() {
     assert_eq!(status.code(), Some(0), "{said}");
     let log = server.log();
     assert_eq!(log.count("notifications/vendor"), 1);
+    assert_eq!(log.deletes, 1);
     assert_eq!(log.executed("e"), 1);
 }
 
