@@ -62,6 +62,8 @@ impl Reader {
         (len <= self.0.len()).then(|| self.0.split_to(len))
     }
 
+    /// A byte string or nothing; the outer `None` is a fault.
+    #[expect(clippy::option_option, reason = "a fault is not the same as nothing")]
     pub(crate) fn optional(&mut self) -> Option<Option<Bytes>> {
         if self.flag()? {
             self.bytes().map(Some)

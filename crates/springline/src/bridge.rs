@@ -33,7 +33,7 @@ const NAME_MAX: usize = 32;
 #[derive(Clone, Debug)]
 pub struct BridgeArgs {
     /// The server.
-    pub target: Target,
+    pub server: Server,
     /// `--header NAME:VALUE`, as written: variables in it are replaced here, so that secrets need
     /// not stand in the list of processes.
     pub headers: Vec<String>,
@@ -47,7 +47,7 @@ pub struct BridgeArgs {
 
 /// The server that is bridged to.
 #[derive(Clone, Debug)]
-pub enum Target {
+pub enum Server {
     /// A Streamable HTTP endpoint.
     Url(String),
     /// A program that speaks on its standard input and output.
@@ -128,16 +128,16 @@ fn configure(args: &BridgeArgs, environment: &dyn Environment) -> Result<Config,
     if args.resume.is_some() {
         return Err(UsageError::Resume);
     }
-    let (name, definition) = match &args.target {
-        Target::Url(url) => {
+    let (name, definition) = match &args.server {
+        Server::Url(url) => {
             let definition = http_definition(url, args, environment)?;
             let name = definition.url.host_str().unwrap_or_default().to_owned();
             (name, Definition::Http(definition))
         }
-        Target::Command { .. } if !args.headers.is_empty() || args.bearer_env.is_some() => {
+        Server::Command { .. } if !args.headers.is_empty() || args.bearer_env.is_some() => {
             return Err(UsageError::Program);
         }
-        Target::Command { program, args } => {
+        Server::Command { program, args } => {
             let name = Path::new(program)
                 .file_name()
                 .unwrap_or_default()

@@ -6,7 +6,7 @@
 //! What was pending when a gateway went away is answered with an error: the gateway keeps no
 //! session for us yet. The client's own session goes on with the next gateway.
 
-mod link;
+mod connection;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,7 +20,7 @@ use springline_proto::message::{Kind, Message};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout};
 
-use self::link::Link;
+use self::connection::Connection;
 use crate::autostart::{self, StartError, StartSpec};
 use crate::stdio::{Deaf, Front, Heard, complain};
 
@@ -79,14 +79,14 @@ pub async fn run(args: ConnectArgs) -> ExitCode {
     };
     let mut connect = Connect {
         args,
-        link: None,
+        connection: None,
         handshake: Handshake::default(),
         lost_at: None,
     };
     // A client that stopped reading has ended; that is no failure of ours.
     let ended = connect.carry(&mut front).await;
-    if let Some(link) = connect.link {
-        link.end().await;
+    if let Some(connection) = connect.connection {
+        connection.end().await;
     }
     if ended.is_ok() {
         front.close().await;
@@ -105,7 +105,7 @@ struct Handshake {
 
 struct Connect {
     args: ConnectArgs,
-    link: Option<Link>,
+    connection: Option<Connection>,
     handshake: Handshake,
     /// When a gateway went away without saying so.
     lost_at: Option<Instant>,
@@ -118,12 +118,15 @@ impl Connect {
                 return Ok(());
             }
             let is_idle = !front.is_waiting();
-            if is_idle && let Some(link) = self.link.take_if(|link| link.is_stopping) {
-                link.end().await;
+            if is_idle
+                && let Some(connection) =
+                    self.connection.take_if(|connection| connection.is_stopping)
+            {
+                connection.end().await;
             }
             tokio::select! {
                 biased;
-                frame = next(&mut self.link) => self.on_frame(frame, front).await?,
+                frame = next(&mut self.connection) => self.on_frame(frame, front).await?,
                 heard = front.heard() => match heard {
                     Heard::Message(message) => self.on_message(message, front).await?,
                     Heard::Malformed(error) => front.refuse(&error).await?,
@@ -139,12 +142,12 @@ impl Connect {
         frame: std::io::Result<Option<Frame>>,
         front: &mut Front,
     ) -> Result<(), Deaf> {
-        let Some(link) = &mut self.link else {
+        let Some(connection) = &mut self.connection else {
             return Ok(());
         };
         match frame {
             Ok(Some(Frame::Message { body, .. })) => {
-                link.acknowledge_if_due().await;
+                connection.acknowledge_if_due().await;
                 front.pass(body).await
             }
             Ok(Some(Frame::Note(_) | Frame::Ack(_) | Frame::Hello(_) | Frame::Unknown)) => Ok(()),
@@ -155,7 +158,10 @@ impl Connect {
 
     /// The gateway is gone: what is pending gets its one answer.
     async fn lose(&mut self, front: &mut Front, is_orderly: bool) -> Result<(), Deaf> {
-        let was_told = self.link.take().is_some_and(|link| link.is_stopping);
+        let was_told = self
+            .connection
+            .take()
+            .is_some_and(|connection| connection.is_stopping);
         if !is_orderly && !was_told {
             self.lost_at = Some(clock::now());
         }
@@ -180,14 +186,14 @@ impl Connect {
             }
             _ => {}
         }
-        if self.link.is_none() {
+        if self.connection.is_none() {
             // Nothing but a request is worth a gateway; the rest belongs to a session that is gone.
             if message.kind() != Kind::Request {
                 return Ok(());
             }
             match self.attach(front, !is_initialize).await {
-                Ok(link) => {
-                    self.link = Some(link);
+                Ok(connection) => {
+                    self.connection = Some(connection);
                     self.lost_at = None;
                 }
                 Err(AttachError::Deaf(deaf)) => return Err(deaf),
@@ -200,8 +206,8 @@ impl Connect {
                 }
             }
         }
-        if let Some(link) = &mut self.link
-            && link.send(Pieces::from(&message)).await.is_err()
+        if let Some(connection) = &mut self.connection
+            && connection.send(Pieces::from(&message)).await.is_err()
         {
             return self.lose(front, false).await;
         }
@@ -212,33 +218,39 @@ impl Connect {
         &mut self,
         front: &mut Front,
         repeats_handshake: bool,
-    ) -> Result<Link, AttachError> {
+    ) -> Result<Connection, AttachError> {
         let dialled = tokio::select! {
             dialled = dial(&self.args, self.lost_at) => dialled,
             () = front.deaf() => return Err(Deaf.into()),
         };
-        let link = Link::open(dialled?, &self.args);
-        let mut link = timeout(HELLO_PATIENCE, link).await??;
+        let connection = Connection::open(dialled?, &self.args);
+        let mut connection = timeout(HELLO_PATIENCE, connection).await??;
         if repeats_handshake {
-            let repeated =
-                tokio::time::timeout(HANDSHAKE_PATIENCE, self.handshake.repeat(&mut link, front));
+            let repeated = tokio::time::timeout(
+                HANDSHAKE_PATIENCE,
+                self.handshake.repeat(&mut connection, front),
+            );
             repeated.await??;
         }
-        Ok(link)
+        Ok(connection)
     }
 }
 
 impl Handshake {
     /// Does for a new session what the client did for its first.
-    async fn repeat(&mut self, link: &mut Link, front: &mut Front) -> Result<(), AttachError> {
+    async fn repeat(
+        &mut self,
+        connection: &mut Connection,
+        front: &mut Front,
+    ) -> Result<(), AttachError> {
         let Some(initialize) = &self.initialize else {
             return Ok(());
         };
         self.repeats += 1;
         let id = json::quote(&format!("springline-connect-{}", self.repeats));
-        link.send(initialize.with_id(id.as_bytes())).await?;
+        connection.send(initialize.with_id(id.as_bytes())).await?;
         loop {
-            let body = match link.next().await? {
+            let body = match connection.next().await? {
                 Some(Frame::Message { body, .. }) => body,
                 Some(Frame::End(_)) | None => {
                     return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
@@ -258,7 +270,7 @@ impl Handshake {
             }
         }
         if let Some(initialized) = &self.initialized {
-            link.send(Pieces::from(initialized)).await?;
+            connection.send(Pieces::from(initialized)).await?;
         }
         Ok(())
     }
@@ -282,9 +294,9 @@ async fn dial(args: &ConnectArgs, lost_at: Option<Instant>) -> Result<UnixStream
     }
 }
 
-async fn next(link: &mut Option<Link>) -> std::io::Result<Option<Frame>> {
-    match link {
-        Some(link) => link.next().await,
+async fn next(connection: &mut Option<Connection>) -> std::io::Result<Option<Frame>> {
+    match connection {
+        Some(connection) => connection.next().await,
         None => std::future::pending().await,
     }
 }

@@ -57,9 +57,9 @@ pub(crate) async fn connect(args: ConnectArgs) -> anyhow::Result<ExitCode> {
 
 /// Runs `springline bridge`.
 pub(crate) async fn bridge(args: BridgeArgs) -> anyhow::Result<ExitCode> {
-    let target = match (args.url, args.command.split_first()) {
-        (Some(url), _) => bridge::Target::Url(url),
-        (None, Some((program, rest))) => bridge::Target::Command {
+    let server = match (args.url, args.command.split_first()) {
+        (Some(url), _) => bridge::Server::Url(url),
+        (None, Some((program, rest))) => bridge::Server::Command {
             program: program.clone(),
             args: rest.to_vec(),
         },
@@ -74,7 +74,7 @@ pub(crate) async fn bridge(args: BridgeArgs) -> anyhow::Result<ExitCode> {
         }
     };
     let args = bridge::BridgeArgs {
-        target,
+        server,
         headers: args.headers,
         bearer_env: args.bearer_env,
         timeout,

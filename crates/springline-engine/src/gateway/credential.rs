@@ -37,9 +37,7 @@ pub(crate) fn http_spec(
 
 fn reread(entry: &Entry) -> Result<Credentials, String> {
     match entry.re_expand(&ProcessEnvironment) {
-        Ok(Definition::Http(definition)) => {
-            credentials_of(&definition).map_err(|error| error.to_string())
-        }
+        Ok(Definition::Http(definition)) => credentials_of(&definition),
         Ok(Definition::Stdio(_)) => Err("the entry is no HTTP server any more".to_owned()),
         Err(error) => Err(error.to_string()),
     }

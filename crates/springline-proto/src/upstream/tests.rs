@@ -285,8 +285,6 @@ impl Script {
 
     fn show(&mut self, output: &Output) -> Option<String> {
         Some(match output {
-            // What goes to rest has tests of its own.
-            Output::Persist(_) | Output::Forget | Output::Sent { .. } => return None,
             Output::Open { generation } => format!("open g{generation}"),
             Output::Send {
                 generation,
@@ -363,7 +361,12 @@ impl Script {
                 format!("end g{generation}{delete}{session}")
             }
             Output::ToSession { event, .. } => return show_event(event),
-            Output::Reserve { .. } | Output::Emit(_) => return None,
+            // What goes to rest has tests of its own.
+            Output::Persist(_)
+            | Output::Forget
+            | Output::Sent { .. }
+            | Output::Reserve { .. }
+            | Output::Emit(_) => return None,
         })
     }
 }

@@ -16,7 +16,7 @@ use springline_proto::session::{Accept, Downstream, Endpoint, Part};
 use springline_proto::version::Version;
 use tokio::sync::{mpsc, watch};
 
-use super::{BridgeArgs, Target, UsageError, carry, configure};
+use super::{BridgeArgs, Server, UsageError, carry, configure};
 use crate::stdio::Deaf;
 use crate::stdio::client::Client;
 
@@ -202,7 +202,7 @@ impl Environment for Machine {
             "KEY" => Some("k3y".into()),
             "BAD" => Some("line\nbreak".into()),
             "EMPTY" => Some(" ".into()),
-            "HOME" => Some("/home/u".into()),
+            "HOME" => Some("/u".into()),
             _ => None,
         }
     }
@@ -216,9 +216,9 @@ impl Environment for Machine {
     }
 }
 
-fn args(target: Target) -> BridgeArgs {
+fn args(server: Server) -> BridgeArgs {
     BridgeArgs {
-        target,
+        server,
         headers: Vec::new(),
         bearer_env: None,
         timeout: None,
@@ -226,8 +226,8 @@ fn args(target: Target) -> BridgeArgs {
     }
 }
 
-fn url(text: &str) -> Target {
-    Target::Url(text.to_owned())
+fn url(text: &str) -> Server {
+    Server::Url(text.to_owned())
 }
 
 fn http(config: &Config) -> &HttpDefinition {
@@ -266,11 +266,11 @@ fn headers_and_tokens_take_their_secrets_from_the_environment() {
 
 #[test]
 fn a_program_and_its_arguments_are_taken_as_they_are() {
-    let target = Target::Command {
+    let server = Server::Command {
         program: "/opt/my server!".to_owned(),
         args: vec!["${KEY}".to_owned(), "$$".to_owned()],
     };
-    let config = configure(&args(target.clone()), &Machine).unwrap();
+    let config = configure(&args(server.clone()), &Machine).unwrap();
     let (name, entry) = config.servers.first().unwrap();
     assert_eq!(name, "my-server");
     match &entry.definition {
@@ -280,7 +280,7 @@ fn a_program_and_its_arguments_are_taken_as_they_are() {
         }
         other => panic!("{other:?}"),
     }
-    let mut wrong = args(target);
+    let mut wrong = args(server);
     wrong.bearer_env = Some("KEY".to_owned());
     assert!(matches!(
         configure(&wrong, &Machine),

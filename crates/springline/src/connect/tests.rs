@@ -11,7 +11,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::link::read_head;
+use super::connection::read_head;
 use super::{Connect, ConnectArgs, Handshake};
 use crate::autostart::StartSpec;
 use crate::stdio::Deaf;
@@ -51,14 +51,14 @@ impl Place {
         };
         let mut connect = Connect {
             args,
-            link: None,
+            connection: None,
             handshake: Handshake::default(),
             lost_at: None,
         };
         let task = tokio::spawn(async move {
             let ended = connect.carry(&mut front).await;
-            if let Some(link) = connect.link {
-                link.end().await;
+            if let Some(connection) = connect.connection {
+                connection.end().await;
             }
             ended
         });

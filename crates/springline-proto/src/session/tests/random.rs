@@ -82,7 +82,6 @@ impl World {
 
     fn check(&mut self, output: Output) {
         match output {
-            Output::Persist(_) | Output::Mark { .. } => {}
             Output::ToExchange { exchange, part } => {
                 assert!(
                     !self.gone.contains(&exchange),
@@ -117,7 +116,10 @@ impl World {
                 _ => {}
             },
             Output::Closed => self.is_closed = true,
-            Output::Remember { .. } | Output::Emit(_) => {}
+            Output::Persist(_)
+            | Output::Mark { .. }
+            | Output::Remember { .. }
+            | Output::Emit(_) => {}
         }
     }
 

@@ -23,7 +23,7 @@ const ACK_PAUSE: Duration = Duration::from_secs(15);
 const HEAD_MAX: usize = 16 * 1024;
 
 /// A session on the gateway.
-pub(super) struct Link {
+pub(super) struct Connection {
     reader: FrameReader<OwnedReadHalf>,
     write: OwnedWriteHalf,
     sent: u64,
@@ -34,7 +34,7 @@ pub(super) struct Link {
     pub(super) is_stopping: bool,
 }
 
-impl Link {
+impl Connection {
     /// Upgrades a connection and exchanges hellos.
     pub(super) async fn open(
         mut stream: UnixStream,
