@@ -9,6 +9,8 @@
 mod beat;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+#[cfg(any(test, feature = "conformance"))]
+mod crash;
 mod digest;
 mod embedded;
 mod entry;
@@ -34,3 +36,5 @@ pub use self::result::{RESULT_LEN_MAX, RESULTS_LEN_MAX, Results};
 
 #[cfg(any(test, feature = "conformance"))]
 pub use self::conformance::check_entry_memory;
+#[cfg(any(test, feature = "conformance"))]
+pub use self::crash::CrashStore;

@@ -353,3 +353,23 @@ fn any_bytes_are_read_without_harm() {
         fuzz_segment(&damaged);
     }
 }
+
+#[test]
+fn segments_of_the_corpus_hold_their_properties() {
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/journal");
+    let mut files = 0;
+    for file in fs::read_dir(corpus).unwrap() {
+        let bytes = fs::read(file.unwrap().path()).unwrap();
+        files += 1;
+        fuzz_segment(&bytes);
+        for at in 0..bytes.len() {
+            fuzz_segment(&bytes[..at]);
+            for damage in [1, 0x20, 0x80] {
+                let mut damaged = bytes.clone();
+                damaged[at] ^= damage;
+                fuzz_segment(&damaged);
+            }
+        }
+    }
+    assert!(files >= 3, "{corpus} has {files} files");
+}
