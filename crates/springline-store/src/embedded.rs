@@ -99,8 +99,12 @@ impl Store for EmbeddedStore {
             });
         }
         if let Err(error) = write(&mut writer.connection, batch) {
+            // Another program holds the database, so nothing was tried: the next write may go well.
+            let busy = error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy);
             let error = failed("write", &error);
-            writer.poison = Some(error.to_string().into());
+            if !busy {
+                writer.poison = Some(error.to_string().into());
+            }
             return Err(error);
         }
         // Within the lock, so that the ordinals follow the order of the writes.

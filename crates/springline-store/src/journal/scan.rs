@@ -8,7 +8,7 @@ use std::fs;
 use std::sync::Arc;
 
 use super::form::{self, Line, RECORD_LEN};
-use super::{CallEntry, CallId, OPEN_CALLS_MAX, place};
+use super::{CallEntry, CallId, place};
 use crate::folder::{Finding, FolderError, Reason, StateFolder, failure};
 
 /// Longer than any segment that we write: a full one, one append, and all open calls carried over.
@@ -102,9 +102,6 @@ fn read_one(
         if let Line::Entry(entry) = line {
             place(&mut scan.open, *entry);
         }
-    }
-    if scan.open.len() > OPEN_CALLS_MAX + super::APPEND_MAX {
-        return set_aside(folder, &name, Reason::Foreign, scan);
     }
     judge_tail(folder, &name, segment.torn_len, scan);
     Ok(Some(if closed {
