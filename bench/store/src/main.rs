@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
+#[cfg(feature = "product")]
+mod product;
 #[cfg(feature = "redb")]
 mod redb_engine;
 #[cfg(feature = "sqlite")]
@@ -62,6 +64,8 @@ fn main() -> Result<()> {
     let base = arguments
         .first()
         .map_or_else(std::env::temp_dir, PathBuf::from);
+    #[cfg(feature = "product")]
+    product::print(&base)?;
     for (index, (name, open)) in engines().into_iter().enumerate() {
         println!("## {name}");
         for batch_len in [1, 16, 64] {
@@ -104,18 +108,22 @@ fn cost(base: &Path, open: Open, batch_len: u64) -> Result<()> {
             last_sync = Instant::now();
         }
     }
+    let len = size(dir.path())? >> 10;
+    println!("batch of {batch_len}: {}; {len} KiB on disk", spread(times));
+    Ok(())
+}
+
+fn spread(mut times: Vec<Duration>) -> String {
     times.sort();
     let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
-    println!(
-        "batch of {batch_len}: p50 {:?}, p99 {:?}, p99.9 {:?}, most {:?} ({} batches); {} KiB on disk",
+    format!(
+        "p50 {:?}, p99 {:?}, p99.9 {:?}, most {:?} ({} times)",
         at(0.5),
         at(0.99),
         at(0.999),
         at(1.0),
-        times.len(),
-        size(dir.path())? >> 10
-    );
-    Ok(())
+        times.len()
+    )
 }
 
 fn fill(engine: &mut dyn Engine) -> Result<()> {
