@@ -293,3 +293,7 @@ impl Limits {
 
 /// The longest that an orderly end of everything may take.
 pub(crate) const SHUT_DOWN_MAX: Duration = Duration::from_secs(10);
+
+/// The longest that the end of an upstream waits for what is on its way to or from its server:
+/// notifications, which their machine gives 2 s, and the answer to a handshake.
+pub(crate) const LAST_WORDS_MAX: Duration = Duration::from_secs(3);

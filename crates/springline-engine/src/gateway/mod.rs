@@ -27,7 +27,7 @@ use springline_store::{Entries, EntryMemory};
 
 pub use self::session::{PartStream, SessionHandle, SessionView};
 
-use self::entry::{EntrySpec, Limits, SHUT_DOWN_MAX};
+use self::entry::{EntrySpec, LAST_WORDS_MAX, Limits, SHUT_DOWN_MAX};
 use self::session::SessionCell;
 use self::shared::Shared;
 use crate::config::{Config, Settings};
@@ -278,7 +278,7 @@ impl Gateway {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
             for cell in self.shared.retired() {
-                cell.shut_down().await;
+                cell.shut_down(LAST_WORDS_MAX).await;
             }
         };
         // Past the bound the parent-death signal and the servers' own expiry do the rest.

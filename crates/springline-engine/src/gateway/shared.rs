@@ -13,7 +13,7 @@ use springline_proto::upstream::{Input, Upstream, UpstreamConfig};
 use springline_store::EntryMemory;
 use tokio::sync::Semaphore;
 
-use super::entry::{Carrier, EntrySpec, Limits};
+use super::entry::{Carrier, EntrySpec, LAST_WORDS_MAX, Limits};
 use super::session::SessionCell;
 use super::timer::Timer;
 use super::upstream::UpstreamCell;
@@ -181,7 +181,7 @@ impl Shared {
         self.retired.lock().push(Arc::clone(&cell));
         let shared = Arc::clone(self);
         spawn::named("upstream end", async move {
-            cell.shut_down().await;
+            cell.shut_down(LAST_WORDS_MAX).await;
             shared
                 .retired
                 .lock()

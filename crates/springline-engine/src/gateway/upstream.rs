@@ -23,8 +23,9 @@ use crate::event;
 use crate::spawn;
 use crate::upstream::Sink;
 
-/// Between two looks at a machine that another thread drives, which takes microseconds.
-const SETTLE_PAUSE: Duration = Duration::from_millis(2);
+/// Between two looks at a machine that is about to end: at first, when another thread drives it for
+/// some microseconds, and later, when it waits for a server.
+const SETTLE_PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 
 /// The machine and what its driver keeps beside it.
 struct Core {
@@ -172,13 +173,29 @@ impl UpstreamCell {
         (core.machine.standby(), core.machine.pending_len())
     }
 
-    /// Ends the transport once the machine has said all that it has to say: its last words, such
-    /// as a DELETE, may still be with another thread that drives. Cancel safe.
-    pub(crate) async fn shut_down(&self) {
-        while !self.inbox.is_idle() {
-            tokio::time::sleep(SETTLE_PAUSE).await;
+    /// Ends the transport once the machine has said all that it has to say: it may wait for
+    /// notifications to arrive, and what it wants done may still be with another thread that
+    /// drives. Waits at most so long for that. Cancel safe.
+    pub(crate) async fn shut_down(&self, patience: Duration) {
+        let settles = async {
+            let mut pause = SETTLE_PAUSE.0;
+            while !self.is_settled() {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(SETTLE_PAUSE.1);
+            }
+        };
+        if tokio::time::timeout(patience, settles).await.is_err() {
+            tracing::debug!(server = %self.carrier.server(), "ended before its last words");
         }
         self.carrier.shut_down().await;
+    }
+
+    /// Whether nothing is to be done any more, as far as the machine goes.
+    fn is_settled(&self) -> bool {
+        self.inbox.is_idle() && {
+            let core = self.core.lock();
+            core.machine.is_gone() || core.machine.standby() != Standby::Closed
+        }
     }
 
     pub(crate) fn carrier(&self) -> &Carrier {

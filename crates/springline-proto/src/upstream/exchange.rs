@@ -29,6 +29,13 @@ pub(super) enum Aim {
     Listen,
 }
 
+impl Aim {
+    /// Whether nobody waits for an answer: a notification, an answer, a cancellation.
+    pub(super) fn is_oneway(self) -> bool {
+        matches!(self, Self::Oneway | Self::Cancel(_))
+    }
+}
+
 /// An exchange under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Exchange {
@@ -80,6 +87,7 @@ impl Upstream {
             Aim::Oneway => {
                 self.exchanges.remove(&exchange);
                 self.on_oneway_ended(now, generation, end);
+                self.end_if_said(generation);
             }
             Aim::Cancel(target) => {
                 self.exchanges.remove(&exchange);
@@ -89,6 +97,7 @@ impl Upstream {
                         exchange: target,
                     });
                 }
+                self.end_if_said(generation);
             }
             Aim::Listen => {
                 self.exchanges.remove(&exchange);

@@ -29,7 +29,7 @@ impl Upstream {
             .instances
             .get(&generation)
             .is_some_and(|instance| instance.standing == Standing::Abandoned);
-        if abandoned {
+        if abandoned || self.is_ending(generation) {
             return;
         }
         match message.kind() {

@@ -1,5 +1,7 @@
 //! One instance of the server: what it negotiated, and whether it takes requests.
 
+use std::time::Duration;
+
 use crate::call::{ExchangeId, Generation, Moment};
 use crate::upstream::listen::{Listen, Resumption};
 use crate::upstream::pending::Place;
@@ -18,7 +20,18 @@ pub(super) enum Standing {
     /// A handshake that nobody waits for any more; lives only to learn what it mints, so that
     /// this can be ended.
     Abandoned,
+    /// Done with, but for notifications and answers of the client that are still on their way over
+    /// HTTP: it takes nothing, says nothing, and is ended when these have arrived.
+    Ending {
+        /// Whether its session is ended with it.
+        delete: bool,
+        /// For the operator.
+        reason: &'static str,
+    },
 }
+
+/// How long an instance that is done with waits for notifications that are on their way.
+const LAST_WORDS_MAX: Duration = Duration::from_secs(2);
 
 /// The right of one request to turn a 401 or 403 on a resumed session into a new handshake. It
 /// belongs to the client's request that started first, and only its success, or a recovery, spends
@@ -41,7 +54,7 @@ pub(super) struct Instance {
     pub(super) resumption: Resumption,
     /// What it announced; for lists, logging and subscriptions.
     pub(super) capabilities: Option<bytes::Bytes>,
-    /// Bound of an abandoned handshake.
+    /// Bound of an abandoned handshake, or of the last words.
     pub(super) deadline: Option<Moment>,
     /// The one-shot of a session that was resumed after a restart of the gateway.
     pub(super) chance: Option<Chance>,
@@ -100,6 +113,62 @@ impl Upstream {
         self.emit(Event::Ended { generation, reason });
     }
 
+    /// Ends an instance that is done with, but lets notifications that are on their way over HTTP
+    /// arrive first, for a bounded time. Everything else of it is dropped at once.
+    pub(super) fn finish_instance(
+        &mut self,
+        now: Moment,
+        generation: Generation,
+        delete: bool,
+        reason: &'static str,
+    ) {
+        if self.config.transport == Transport::Stdio || !self.has_last_words(generation) {
+            self.end_instance(generation, delete, reason);
+            return;
+        }
+        let Some(instance) = self.instances.get_mut(&generation) else {
+            return;
+        };
+        instance.standing = Standing::Ending { delete, reason };
+        instance.deadline = Some(now.after(LAST_WORDS_MAX));
+        instance.listen = Listen::Absent;
+        let out = &mut self.out;
+        self.exchanges.retain(|exchange, held| {
+            let stays = held.generation != generation || held.aim.is_oneway();
+            if !stays {
+                out.push_back(Output::Abort {
+                    generation,
+                    exchange: *exchange,
+                });
+            }
+            stays
+        });
+    }
+
+    /// Whether something that awaits no answer is on its way to this instance.
+    fn has_last_words(&self, generation: Generation) -> bool {
+        self.exchanges
+            .values()
+            .any(|held| held.generation == generation && held.aim.is_oneway())
+    }
+
+    /// An exchange ended: perhaps it was the last one that an instance waited for.
+    pub(super) fn end_if_said(&mut self, generation: Generation) {
+        let standing = self.instances.get(&generation).map(|held| held.standing);
+        if let Some(Standing::Ending { delete, reason }) = standing
+            && !self.has_last_words(generation)
+        {
+            self.end_instance(generation, delete, reason);
+        }
+    }
+
+    /// Whether this instance takes and says nothing any more.
+    pub(super) fn is_ending(&self, generation: Generation) -> bool {
+        self.instances
+            .get(&generation)
+            .is_some_and(|held| matches!(held.standing, Standing::Ending { .. }))
+    }
+
     pub(super) fn forget_exchanges(&mut self, generation: Generation) {
         self.exchanges
             .retain(|_, exchange| exchange.generation != generation);
@@ -113,7 +182,7 @@ impl Upstream {
     }
 
     /// Ends retired and forgotten instances that nothing is with any more.
-    pub(super) fn end_retired(&mut self) {
+    pub(super) fn end_retired(&mut self, now: Moment) {
         if self.instances.len() <= 1
             && self
                 .instances
@@ -135,9 +204,12 @@ impl Upstream {
             .collect();
         for (generation, standing) in done {
             match standing {
-                Standing::Retired(reason) => self.end_instance(generation, true, reason),
+                Standing::Retired(reason) => self.finish_instance(now, generation, true, reason),
                 // The server does not know the session any more: nothing to DELETE.
-                Standing::Live | Standing::Forgotten | Standing::Abandoned => {
+                Standing::Live
+                | Standing::Forgotten
+                | Standing::Abandoned
+                | Standing::Ending { .. } => {
                     self.end_instance(generation, false, "session lost");
                 }
             }

@@ -204,7 +204,7 @@ impl Upstream {
             }
             Input::Attached(attached) => self.on_attached(now, attached),
             Input::Retire => self.on_retire(),
-            Input::Close { fault, end_session } => self.on_close(&fault, end_session),
+            Input::Close { fault, end_session } => self.on_close(now, &fault, end_session),
             driver => self.handle_driver(now, driver),
         }
         self.advance(now);
@@ -267,7 +267,8 @@ impl Upstream {
         }
     }
 
-    /// After the end: what still asks is told so, and what a late handshake mints is ended.
+    /// After the end: what still asks is told so, what a late handshake mints is ended, and last
+    /// words are waited for.
     #[expect(
         clippy::wildcard_enum_match_arm,
         reason = "nothing else matters after the end"
@@ -298,7 +299,7 @@ impl Upstream {
             } => {
                 self.on_ended(now, generation, exchange, end);
             }
-            Input::Timer => self.expire_abandoned(now),
+            Input::Timer => self.expire_instances(now),
             _ => {}
         }
     }
@@ -405,13 +406,13 @@ impl Upstream {
             }
             Phase::Starting(_) | Phase::Closed(_) => {}
         }
-        self.end_retired();
+        self.end_retired(now);
     }
 
     fn on_timer(&mut self, now: Moment) {
         self.expire_attempt(now);
         self.expire_calls(now);
-        self.expire_abandoned(now);
+        self.expire_instances(now);
         self.stop_lingering(now);
         self.end_idle(now);
     }
@@ -438,7 +439,7 @@ impl Upstream {
         }
     }
 
-    fn on_close(&mut self, fault: &Fault, end_session: bool) {
+    fn on_close(&mut self, now: Moment, fault: &Fault, end_session: bool) {
         if let Phase::Starting(attempt) = &self.phase {
             let attempt = attempt.clone();
             self.abandon(&attempt, end_session);
@@ -456,7 +457,13 @@ impl Upstream {
         let generations: Vec<Generation> = self
             .instances
             .iter()
-            .filter(|(_, instance)| instance.standing != Standing::Abandoned)
+            .filter(|(_, instance)| {
+                // These two end by themselves, with a DELETE if one is due.
+                !matches!(
+                    instance.standing,
+                    Standing::Abandoned | Standing::Ending { .. }
+                )
+            })
             .map(|(generation, _)| *generation)
             .collect();
         if end_session {
@@ -464,7 +471,7 @@ impl Upstream {
             self.out.push_back(Output::Forget);
         }
         for generation in generations {
-            self.end_instance(generation, end_session, "closed");
+            self.finish_instance(now, generation, end_session, "closed");
         }
     }
 }

@@ -147,7 +147,7 @@ impl Upstream {
         message: &Message,
     ) {
         self.last_use = self.last_use.max(now);
-        if self.instances.contains_key(&generation) {
+        if self.instances.contains_key(&generation) && !self.is_ending(generation) {
             self.send_oneway(generation, message.with_id(id), Aim::Oneway);
         } else {
             self.emit(Event::Dropped {

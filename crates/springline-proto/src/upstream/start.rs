@@ -489,15 +489,23 @@ impl Upstream {
         }
     }
 
-    pub(super) fn expire_abandoned(&mut self, now: Moment) {
-        let due: Vec<Generation> = self
+    /// Ends what waited for a handshake's answer, or for last words, for long enough.
+    pub(super) fn expire_instances(&mut self, now: Moment) {
+        let due: Vec<(Generation, Standing)> = self
             .instances
             .iter()
             .filter(|(_, instance)| instance.deadline.is_some_and(|deadline| deadline <= now))
-            .map(|(generation, _)| *generation)
+            .map(|(generation, instance)| (*generation, instance.standing))
             .collect();
-        for generation in due {
-            self.end_instance(generation, true, "abandoned");
+        for (generation, standing) in due {
+            let (delete, reason) = match standing {
+                Standing::Ending { delete, reason } => (delete, reason),
+                Standing::Live
+                | Standing::Retired(_)
+                | Standing::Forgotten
+                | Standing::Abandoned => (true, "abandoned"),
+            };
+            self.end_instance(generation, delete, reason);
         }
     }
 

@@ -4,6 +4,7 @@
 //! `+5s` lets time pass, with a timer at each deadline. Lines that begin with `>` are outputs.
 
 mod child;
+mod end;
 mod fault;
 mod recovery;
 mod travel;
