@@ -27,3 +27,11 @@ where
     let span = tracing::info_span!(parent: None, "task", name);
     tokio::spawn(future.instrument(span))
 }
+
+/// Runs `work`, which may block, on a thread of its own kind. Nobody waits for it.
+///
+/// # Panics
+/// Outside a tokio runtime.
+pub fn blocking(work: impl FnOnce() + Send + 'static) {
+    drop(tokio::task::spawn_blocking(work));
+}

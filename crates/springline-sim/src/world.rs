@@ -432,6 +432,7 @@ impl Seat {
 
     fn new(at: usize, http: bool, plan: &Plan, seed: u64, now: Moment) -> Self {
         let config = UpstreamConfig {
+            base: 0,
             server: Arc::from("sim"),
             transport: if http {
                 Transport::Http

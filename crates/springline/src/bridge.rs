@@ -15,7 +15,7 @@ use springline_engine::config::{
     ProcessEnvironment, RESERVED_HEADERS, Secret, Settings, StdioDefinition,
 };
 use springline_engine::downstream::{Gate, Parts as _, Principal, Session as _, socket};
-use springline_engine::gateway::Gateway;
+use springline_engine::gateway::{Gateway, Rest};
 use springline_engine::upstream::http::{HttpShared, ProxyEnv};
 use springline_proto::session::{Downstream, Endpoint, Part};
 use tokio::time::timeout;
@@ -108,7 +108,14 @@ pub async fn run(args: BridgeArgs) -> ExitCode {
         .into();
     let proxies = ProxyEnv::read(|name| std::env::var(name).ok());
     let http = Arc::new(HttpShared::new(proxies, Arc::new(clock::wall)));
-    let gateway = Gateway::new(&config, http);
+    let rest = match Rest::in_memory() {
+        Ok(rest) => rest,
+        Err(error) => {
+            front.complain(&error.to_string());
+            return ExitCode::FAILURE;
+        }
+    };
+    let gateway = Gateway::new(&config, http, rest);
     let ended = carry(&gateway, Endpoint::One(server), &mut front).await;
     // The session upstream is ended by DELETE, a child by the end of its input.
     if timeout(SIGNAL_GRACE, gateway.shut_down(Duration::ZERO))

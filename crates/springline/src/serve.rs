@@ -13,7 +13,7 @@ use springline_engine::config::{self, Config, Overrides, ProcessEnvironment, Set
 use springline_engine::downstream::route::Routes;
 use springline_engine::downstream::socket::{self, PidLock, SocketError};
 use springline_engine::downstream::{HttpServer, HttpSettings, Token, listen};
-use springline_engine::gateway::Gateway;
+use springline_engine::gateway::{Gateway, Rest};
 use springline_engine::upstream::http::{HttpShared, ProxyEnv};
 use springline_engine::{clock, spawn};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -69,7 +69,11 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
             .context("the listener")?,
         None => Vec::new(),
     };
-    let gateway = Gateway::new(&config, shared_http());
+    let (rest, findings) = Rest::open(&config.settings.state_dir)?;
+    for finding in &findings {
+        crate::say(&format!("state folder: {finding}"));
+    }
+    let gateway = Gateway::new(&config, shared_http(), rest);
     let mut addresses = Vec::new();
     for listener in &listeners {
         addresses.push(listener.local_addr().context("the listener")?);

@@ -182,6 +182,9 @@ impl Admin {
             .raw("endSessions")
             .is_some_and(|raw| &*raw == b"true");
         tracing::info!(end_sessions, "a stop was asked for");
+        if end_sessions {
+            self.gateway.end_sessions();
+        }
         self.stops
             .send_modify(|count| *count = count.saturating_add(1));
         let pending: usize = self

@@ -22,6 +22,18 @@ pub enum Principal {
     Anonymous,
 }
 
+impl Principal {
+    /// Reads what `Display` wrote.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text.split_once(':') {
+            Some(("uid", uid)) => uid.parse().ok().map(Self::Uid),
+            Some(("token", name)) => Some(Self::Token(Arc::from(name))),
+            None if text == "anonymous" => Some(Self::Anonymous),
+            Some(_) | None => None,
+        }
+    }
+}
+
 impl fmt::Display for Principal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

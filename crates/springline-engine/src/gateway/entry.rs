@@ -8,6 +8,7 @@ use springline_proto::settings::{ReplayPolicy, StateLossPolicy, UpstreamSettings
 use springline_proto::upstream::{Output, Transport};
 
 use super::credential::http_spec;
+use super::rest::Rest;
 use crate::config::{Definition, Entry, OnStateLoss, Replay, Secret, Settings};
 use crate::event::Events;
 use crate::upstream::http::{HttpLimits, HttpShared, HttpTransport};
@@ -21,12 +22,14 @@ pub(crate) struct EntrySpec {
     /// How it is reached, or why it cannot be.
     pub(crate) definition: Result<Definition, Arc<str>>,
     pub(crate) settings: UpstreamSettings,
+    /// The definition with its credentials, as a keyed digest.
+    pub(crate) identity: [u8; 32],
     /// The entry as configured, to read its credentials again.
     pub(crate) entry: Entry,
 }
 
 impl EntrySpec {
-    pub(crate) fn new(entry: &Entry, settings: &Settings) -> Self {
+    pub(crate) fn new(entry: &Entry, settings: &Settings, rest: &Rest) -> Self {
         let definition = match &entry.definition {
             Ok(definition) => Ok(definition.clone()),
             Err(error) => Err(Arc::from(error.to_string())),
@@ -35,6 +38,7 @@ impl EntrySpec {
             name: Arc::from(entry.name.as_str()),
             definition,
             settings: upstream_settings(entry, settings),
+            identity: rest.identity(entry),
             entry: entry.clone(),
         }
     }

@@ -7,27 +7,28 @@ mod credential;
 mod entry;
 mod inbox;
 mod mailbox;
+mod rest;
+mod revive;
 mod session;
 mod shared;
 mod timer;
 mod upstream;
 
-use std::fmt::Write as _;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sha2::{Digest as _, Sha256};
 use springline_proto::message::{Message, ParseError};
-use springline_proto::session::{Accept, Downstream, Endpoint, Part, Session, SessionConfig};
-use springline_proto::settings::SessionSettings;
+use springline_proto::session::{Accept, Downstream, Endpoint, Part, Session};
 use springline_proto::upstream::{Input as UpstreamInput, Standby};
 use springline_proto::version::Version;
-use springline_store::{Entries, EntryMemory};
 
+pub use self::rest::{Rest, RestError};
 pub use self::session::{PartStream, SessionHandle, SessionView};
 
 use self::entry::{EntrySpec, LAST_WORDS_MAX, Limits, SHUT_DOWN_MAX};
+use self::revive::hex;
 use self::session::SessionCell;
 use self::shared::Shared;
 use crate::config::{Config, Settings};
@@ -65,6 +66,8 @@ pub struct InstanceView {
 /// The gateway.
 pub struct Gateway {
     shared: Arc<Shared>,
+    /// Whether the stop ends all sessions.
+    ends_sessions: AtomicBool,
 }
 
 impl Gateway {
@@ -72,23 +75,32 @@ impl Gateway {
     ///
     /// # Panics
     /// Outside a tokio runtime.
-    pub fn new(config: &Config, http: Arc<HttpShared>) -> Arc<Self> {
+    pub fn new(config: &Config, http: Arc<HttpShared>, rest: Rest) -> Arc<Self> {
         let settings = Arc::new(config.settings.clone());
         let entries = config
             .servers
             .values()
             .filter(|entry| !entry.disabled)
             .map(|entry| {
-                let spec = EntrySpec::new(entry, &settings);
+                let spec = EntrySpec::new(entry, &settings, &rest);
                 (Arc::clone(&spec.name), Arc::new(spec))
             })
             .collect();
         let limits = Limits::new(&settings, http);
-        let memory: Arc<dyn EntryMemory> = Arc::new(Entries::in_memory());
-        let shared = Shared::new(settings, entries, limits, memory);
+        let shared = Shared::new(settings, entries, limits, rest);
+        let sweeper = Arc::clone(&shared);
+        // Blocks on the disk, and nobody waits for it.
+        spawn::blocking(move || {
+            let entries = sweeper.entries.read().keys().cloned().collect::<Vec<_>>();
+            let is_configured = |name: &str| entries.iter().any(|held| **held == *name);
+            sweeper.rest.sweep(is_configured, &sweeper.events);
+        });
         spawn::named("timer", Arc::clone(&shared.timer).run());
         spawn::named("session expiry", expire_sessions(Arc::downgrade(&shared)));
-        Arc::new(Self { shared })
+        Arc::new(Self {
+            shared,
+            ends_sessions: AtomicBool::new(false),
+        })
     }
 
     /// The settings in force.
@@ -111,42 +123,22 @@ impl Gateway {
         if self.shared.is_stopping() {
             return Err(OpenError::Stopping);
         }
-        let entries = match &endpoint {
-            Endpoint::All => self.shared.views(),
-            Endpoint::One(server) => {
-                let entries = self.shared.entries.read();
-                let spec = entries.get(server).ok_or(OpenError::UnknownServer)?;
-                vec![self.shared.view(spec)]
-            }
-        };
+        let entries = self
+            .shared
+            .entries_of(&endpoint)
+            .ok_or(OpenError::UnknownServer)?;
         self.make_room()?;
         let mut secret = [0_u8; 48];
         getrandom::fill(&mut secret).map_err(|_| OpenError::NoRandom)?;
         let (wire, cursor_key) = secret.split_at(16);
-        let id = hex(wire);
-        let digest = hex(Sha256::digest(id.as_bytes()).get(..4).unwrap_or_default());
-        let mut key = [0_u8; 32];
-        key.copy_from_slice(cursor_key);
-        let session_key = self.shared.session_key();
-        let config = SessionConfig {
-            key: session_key,
-            endpoint: endpoint.clone(),
-            downstream: kind,
-            settings: session_settings(&self.shared.settings),
-            cursor_key: key,
-            base: 0,
-            entries,
-        };
+        let mut own = self
+            .shared
+            .identity(hex(wire).into(), principal.clone(), endpoint);
+        own.cursor_key.copy_from_slice(cursor_key);
+        own.is_kept = self.shared.rest.is_durable && kind == Downstream::Http;
+        let config = self.shared.session_config(&own, kind, entries);
         let machine = Session::new(config, clock::moment());
-        let cell = SessionCell::new(
-            id.into(),
-            digest.into(),
-            principal.clone(),
-            endpoint,
-            session_key,
-            machine,
-            Arc::clone(&self.shared),
-        );
+        let cell = SessionCell::new(own, machine, Arc::clone(&self.shared));
         self.shared.keep_session(Arc::clone(&cell));
         Ok(SessionHandle::new(cell))
     }
@@ -159,7 +151,10 @@ impl Gateway {
         principal: &Principal,
         endpoint: &Endpoint,
     ) -> Option<Arc<SessionHandle>> {
-        let cell = self.shared.session(id)?;
+        let cell = self.shared.session_or(id, || {
+            let stored = self.shared.rest.wake(id)?;
+            self.shared.revive(id, self.shared.rest.digest(id), &stored)
+        })?;
         (cell.principal == *principal && cell.endpoint == *endpoint)
             .then(|| SessionHandle::new(cell))
     }
@@ -167,7 +162,8 @@ impl Gateway {
     /// Makes room for one more session: at the cap, the one that was idle longest and has no
     /// client attached gives way.
     fn make_room(&self) -> Result<(), OpenError> {
-        if self.shared.sessions_len() < self.shared.settings.sessions_max {
+        let open = self.shared.sessions_len() + self.shared.rest.dormant_len();
+        if open < self.shared.settings.sessions_max {
             return Ok(());
         }
         let oldest = self
@@ -177,10 +173,16 @@ impl Gateway {
             .map(|cell| (cell.view(), cell))
             .filter(|(view, _)| !view.attached && view.pending == 0)
             .max_by_key(|(view, _)| view.idle);
-        let Some((_, cell)) = oldest else {
-            return Err(OpenError::TooManySessions);
-        };
-        cell.input(springline_proto::session::Input::Close);
+        if let Some((_, cell)) = oldest {
+            cell.input(springline_proto::session::Input::Close);
+            return Ok(());
+        }
+        let (digest, stored) = self
+            .shared
+            .rest
+            .oldest()
+            .ok_or(OpenError::TooManySessions)?;
+        self.shared.end_dormant(digest, &stored);
         Ok(())
     }
 
@@ -249,32 +251,49 @@ impl Gateway {
         Some(count)
     }
 
+    /// The stop that comes ends all sessions, those that are stored too, and theirs upstream.
+    pub fn end_sessions(&self) {
+        self.ends_sessions.store(true, Ordering::Release);
+    }
+
     /// Whether [`Self::shut_down`] was begun.
     pub fn is_stopping(&self) -> bool {
         self.shared.is_stopping()
     }
 
-    /// Takes nothing new, lets calls in flight finish within `drain`, ends every session and waits
-    /// for the end of children and DELETEs, which is bounded. Cancel safe in that it may be called
-    /// again.
+    /// Takes nothing new, lets calls in flight finish within `drain`, lets go of all servers and
+    /// waits for the end of children and DELETEs, which is bounded. Sessions that are kept stay for
+    /// the next start, upstream as well, unless [`Self::end_sessions`] was called. Cancel safe in
+    /// that it may be called again.
     pub async fn shut_down(&self, drain: Duration) {
         self.shared.stop();
+        let end_sessions = self.ends_sessions.load(Ordering::Acquire);
         let until = clock::now() + drain;
-        while clock::now() < until
-            && self
-                .shared
+        let is_busy = || {
+            self.shared
                 .sessions()
                 .iter()
                 .any(|cell| cell.view().pending > 0)
-        {
+        };
+        while clock::now() < until && is_busy() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+        if end_sessions {
+            for (digest, stored) in self.shared.rest.expired(Duration::ZERO) {
+                self.shared.end_dormant(digest, &stored);
+            }
+        }
+        let is_ended = |cell: &Arc<SessionCell>| end_sessions || !cell.is_kept();
         for cell in self.shared.sessions() {
-            cell.input(springline_proto::session::Input::Close);
+            if is_ended(&cell) {
+                cell.input(springline_proto::session::Input::Close);
+            } else {
+                cell.suspend();
+            }
         }
         let ends = async {
             // A session may be closing on another thread; its upstreams are retired before it goes.
-            while !self.shared.sessions().is_empty() {
+            while self.shared.sessions().iter().any(is_ended) {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
             for cell in self.shared.retired() {
@@ -285,6 +304,7 @@ impl Gateway {
         if tokio::time::timeout(SHUT_DOWN_MAX, ends).await.is_err() {
             tracing::warn!("some servers did not end in time");
         }
+        self.shared.rest.sync(&self.shared.events);
     }
 }
 
@@ -348,18 +368,6 @@ impl Parts for PartStream {
     }
 }
 
-fn session_settings(settings: &Settings) -> SessionSettings {
-    SessionSettings {
-        stream_after: settings.stream_after,
-        pending_max: settings.pending_max,
-        list_wait: settings.list_wait,
-        redelivery_events_max: settings.redelivery_events,
-        redelivery_bytes_max: settings.redelivery_bytes,
-        redelivery_age_max: settings.redelivery_age,
-        ..SessionSettings::default()
-    }
-}
-
 /// How often idle sessions are looked for; their idle time is days.
 const EXPIRY_PERIOD: Duration = Duration::from_mins(1);
 
@@ -375,17 +383,11 @@ async fn expire_sessions(shared: std::sync::Weak<Shared>) {
                 cell.input(springline_proto::session::Input::Close);
             }
         }
+        for (digest, stored) in shared.rest.expired(shared.settings.session_idle) {
+            shared.end_dormant(digest, &stored);
+        }
+        shared.rest.age(clock::moment().0, &shared.events);
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes
-        .iter()
-        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-            // Writing to a String cannot fail.
-            write!(text, "{byte:02x}").unwrap_or_default();
-            text
-        })
 }
 
 /// Eight random bytes for jitter; zero if the system has none, which only loses the jitter.

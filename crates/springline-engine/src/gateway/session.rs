@@ -12,10 +12,12 @@ use springline_proto::message::{Kind, Message, ParseError};
 use springline_proto::session::{Accept, Endpoint, Input, Output, Part, Session};
 use springline_proto::upstream::Input as UpstreamInput;
 use springline_proto::version::Version;
+use springline_store::SessionDigest;
 
 use super::inbox::{Inbox, Turn};
 use super::mailbox::Mailbox;
-use super::shared::Shared;
+use super::rest;
+use super::shared::{Owner, Shared};
 use super::timer::Wake;
 use super::upstream::UpstreamCell;
 use crate::downstream::Principal;
@@ -43,7 +45,12 @@ pub(crate) struct SessionCell {
     pub(super) id: Box<str>,
     /// A short digest of the id: what people and logs see.
     pub(super) digest: Box<str>,
+    /// A keyed digest of the id: what stands for it at rest.
+    pub(super) rest: SessionDigest,
     key: SessionKey,
+    cursor_key: [u8; 32],
+    /// Whether it outlives the process. A pipe does not: who holds it opens another.
+    is_kept: bool,
     pub(super) principal: Principal,
     pub(super) endpoint: Endpoint,
     inbox: Inbox<Input>,
@@ -54,6 +61,18 @@ pub(crate) struct SessionCell {
     next: AtomicU64,
     shared: Arc<Shared>,
     this: Weak<SessionCell>,
+}
+
+/// What tells a session from all others.
+pub(super) struct Identity {
+    pub(super) id: Box<str>,
+    pub(super) digest: Box<str>,
+    pub(super) rest: SessionDigest,
+    pub(super) key: SessionKey,
+    pub(super) cursor_key: [u8; 32],
+    pub(super) is_kept: bool,
+    pub(super) principal: Principal,
+    pub(super) endpoint: Endpoint,
 }
 
 /// What a session looks like from outside.
@@ -78,21 +97,16 @@ pub struct SessionView {
 }
 
 impl SessionCell {
-    pub(super) fn new(
-        id: Box<str>,
-        digest: Box<str>,
-        principal: Principal,
-        endpoint: Endpoint,
-        key: SessionKey,
-        machine: Session,
-        shared: Arc<Shared>,
-    ) -> Arc<Self> {
+    pub(super) fn new(own: Identity, machine: Session, shared: Arc<Shared>) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
-            id,
-            digest,
-            key,
-            principal,
-            endpoint,
+            id: own.id,
+            digest: own.digest,
+            rest: own.rest,
+            key: own.key,
+            cursor_key: own.cursor_key,
+            is_kept: own.is_kept,
+            principal: own.principal,
+            endpoint: own.endpoint,
             inbox: Inbox::default(),
             core: Mutex::new(Core {
                 machine,
@@ -124,10 +138,43 @@ impl SessionCell {
                 }
                 self.arm(&mut core);
             }
+            if self.is_kept {
+                // Earlier than each of them needs, so that one write serves the whole turn.
+                self.shared
+                    .rest
+                    .keep_session(self, &outputs, &self.shared.events);
+            }
             for output in outputs {
                 self.perform(output);
             }
             self.inbox.done();
+        }
+    }
+
+    /// The value under which this session is stored.
+    pub(super) fn at_rest(&self, record: &[u8]) -> Bytes {
+        let endpoint = match &self.endpoint {
+            Endpoint::One(server) => Some(&**server),
+            Endpoint::All => None,
+        };
+        let principal = self.principal.to_string();
+        rest::session_value(&principal, endpoint, self.key.0, &self.cursor_key, record)
+    }
+
+    /// Whether it outlives the process.
+    pub(super) fn is_kept(&self) -> bool {
+        self.is_kept
+    }
+
+    /// Lets go of the servers without ending their sessions: the next start goes on with them.
+    pub(super) fn suspend(&self) {
+        let upstreams = std::mem::take(&mut *self.upstreams.lock());
+        for cell in upstreams.into_values() {
+            self.shared.retire_upstream(Arc::clone(&cell));
+            cell.input(UpstreamInput::Close {
+                fault: Fault::new(FaultKind::ShuttingDown),
+                end_session: false,
+            });
         }
     }
 
@@ -145,7 +192,7 @@ impl SessionCell {
 
     fn perform(&self, output: Output) {
         match output {
-            // Nothing durable is kept yet.
+            // Kept before, all of the turn in one write.
             Output::Persist(_) | Output::Mark { .. } => {}
             Output::ToExchange { exchange, part } => self.to_exchange(exchange, part),
             Output::ToStream { connection, part } => self.to_stream(connection, part),
@@ -215,17 +262,19 @@ impl SessionCell {
         let cell = match held {
             Some(cell) => cell,
             // What is told to an upstream that never was needs no upstream.
-            None if matches!(
-                input,
-                UpstreamInput::Close { .. } | UpstreamInput::Attached(_)
-            ) =>
+            None if matches!(input, UpstreamInput::Attached(_)) => return,
+            None if matches!(input, UpstreamInput::Close { .. })
+                && !(self.is_kept && self.shared.rest.has_upstream(self.rest, server)) =>
             {
                 return;
             }
             None => {
-                let cell = self
-                    .shared
-                    .make_upstream(server, self.key, self.this.clone());
+                let owner = Owner {
+                    session: self.key,
+                    rest: self.is_kept.then_some(self.rest),
+                    cell: self.this.clone(),
+                };
+                let cell = self.shared.make_upstream(server, owner);
                 self.upstreams
                     .lock()
                     .insert(Arc::clone(server), Arc::clone(&cell));
@@ -244,6 +293,9 @@ impl SessionCell {
         let upstreams = std::mem::take(&mut *self.upstreams.lock());
         for cell in upstreams.into_values() {
             self.shared.retire_upstream(cell);
+        }
+        if self.is_kept {
+            self.shared.rest.forget(self.rest, &self.shared.events);
         }
         // Last: who waits for the end of all sessions then finds their upstreams.
         self.shared.forget_session(&self.id);

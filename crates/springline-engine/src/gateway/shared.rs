@@ -9,11 +9,12 @@ use parking_lot::{Mutex, RwLock};
 use springline_proto::call::SessionKey;
 use springline_proto::error::{Fault, FaultKind};
 use springline_proto::session::{EntryView, Known};
-use springline_proto::upstream::{Input, Upstream, UpstreamConfig};
-use springline_store::EntryMemory;
+use springline_proto::upstream::{Input, Standby, Upstream, UpstreamConfig};
+use springline_store::SessionDigest;
 use tokio::sync::Semaphore;
 
 use super::entry::{Carrier, EntrySpec, LAST_WORDS_MAX, Limits};
+use super::rest::Rest;
 use super::session::SessionCell;
 use super::timer::Timer;
 use super::upstream::UpstreamCell;
@@ -25,6 +26,14 @@ use crate::spawn;
 /// Shards of the map of sessions: enough that two cores do not meet often.
 const SHARDS: usize = 16;
 
+/// Whose upstream it is.
+pub(crate) struct Owner {
+    pub(crate) session: SessionKey,
+    /// What stands for the session at rest, if it outlives the process.
+    pub(crate) rest: Option<SessionDigest>,
+    pub(crate) cell: Weak<SessionCell>,
+}
+
 /// The state behind a gateway.
 pub(crate) struct Shared {
     pub(crate) settings: Arc<Settings>,
@@ -35,7 +44,8 @@ pub(crate) struct Shared {
     limits: Limits,
     /// The entries in the order of the configuration. Read for each new session and upstream.
     pub(crate) entries: RwLock<IndexMap<Arc<str>, Arc<EntrySpec>>>,
-    memory: Arc<dyn EntryMemory>,
+    /// What outlives the process.
+    pub(crate) rest: Rest,
     /// Live sessions by wire id. A shard is held for a look-up or a change.
     shards: [Mutex<HashMap<Box<str>, Arc<SessionCell>>>; SHARDS],
     /// Upstreams whose session is over and whose end is under way.
@@ -50,7 +60,7 @@ impl Shared {
         settings: Arc<Settings>,
         entries: IndexMap<Arc<str>, Arc<EntrySpec>>,
         limits: Limits,
-        memory: Arc<dyn EntryMemory>,
+        rest: Rest,
     ) -> Arc<Self> {
         Arc::new(Self {
             events: Arc::default(),
@@ -59,10 +69,10 @@ impl Shared {
             settings,
             limits,
             entries: RwLock::new(entries),
-            memory,
+            session_next: AtomicU64::new(rest.base() + 1),
+            rest,
             shards: std::array::from_fn(|_| Mutex::default()),
             retired: Mutex::default(),
-            session_next: AtomicU64::new(1),
             stopping: AtomicBool::new(false),
         })
     }
@@ -88,10 +98,6 @@ impl Shared {
         &self.shards[sum % SHARDS]
     }
 
-    pub(crate) fn session(&self, id: &str) -> Option<Arc<SessionCell>> {
-        self.shard(id).lock().get(id).cloned()
-    }
-
     pub(crate) fn sessions(&self) -> Vec<Arc<SessionCell>> {
         self.shards
             .iter()
@@ -101,6 +107,22 @@ impl Shared {
 
     pub(crate) fn sessions_len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+
+    /// The session of this id: the live one, or what `revive` makes of a stored one. One at a time
+    /// for each id, so that it is never made twice.
+    pub(crate) fn session_or(
+        &self,
+        id: &str,
+        revive: impl FnOnce() -> Option<Arc<SessionCell>>,
+    ) -> Option<Arc<SessionCell>> {
+        let mut shard = self.shard(id).lock();
+        if let Some(cell) = shard.get(id) {
+            return Some(Arc::clone(cell));
+        }
+        let cell = revive()?;
+        shard.insert(cell.id.clone(), Arc::clone(&cell));
+        Some(cell)
     }
 
     pub(crate) fn keep_session(&self, cell: Arc<SessionCell>) {
@@ -124,12 +146,12 @@ impl Shared {
         EntryView {
             name: Arc::clone(&spec.name),
             unavailable: spec.unavailable(),
-            remembered: self.memory.recall(&spec.name),
+            remembered: self.rest.memory.recall(&spec.name),
         }
     }
 
     pub(crate) fn remember(&self, server: &Arc<str>, what: Known) {
-        self.memory.remember(server, what);
+        self.rest.memory.remember(server, what);
     }
 
     /// A new upstream of a session. An entry that is gone or cannot be used gives one that answers
@@ -137,8 +159,7 @@ impl Shared {
     pub(crate) fn make_upstream(
         self: &Arc<Self>,
         server: &Arc<str>,
-        session: SessionKey,
-        cell: Weak<SessionCell>,
+        owner: Owner,
     ) -> Arc<UpstreamCell> {
         let spec = self.entries.read().get(server).cloned();
         let config = UpstreamConfig {
@@ -148,14 +169,16 @@ impl Shared {
                 .map_or(springline_proto::upstream::Transport::Http, |spec| {
                     spec.transport()
                 }),
-            session,
+            session: owner.session,
             settings: spec
                 .as_ref()
                 .map(|spec| spec.settings.clone())
                 .unwrap_or_default(),
             seed: super::random_u64(),
+            base: self.rest.base(),
         };
-        let machine = Upstream::new(config, clock::moment());
+        let identity = spec.as_ref().map_or([0; 32], |spec| spec.identity);
+        let machine = self.machine(config, owner.rest, &identity);
         let fault = match &spec {
             None => Some(Fault::new(FaultKind::ServerRemoved)),
             Some(spec) => spec
@@ -163,10 +186,16 @@ impl Shared {
                 .map(|reason| Fault::new(FaultKind::ServerUnavailable).because(reason)),
         };
         let name = Arc::clone(server);
-        let made = UpstreamCell::new(machine, cell, Arc::clone(self), |sink| match &spec {
+        let rest = owner.rest.map(|rest| (rest, identity));
+        let shared = Arc::clone(self);
+        let made = UpstreamCell::new(machine, owner.cell, rest, shared, |sink| match &spec {
             Some(spec) => Carrier::new(spec, sink, &self.limits, &self.events),
             None => Carrier::nothing(name),
         });
+        if let (Standby::Ready(generation), _) = made.standby() {
+            // It goes on with a session of before the start: the transport must know it.
+            made.carrier().open(generation);
+        }
         if let Some(fault) = fault {
             made.input(Input::Close {
                 fault,
@@ -174,6 +203,33 @@ impl Shared {
             });
         }
         made
+    }
+
+    /// The machine of an upstream: as it was at rest, if it was. A session that was opened with
+    /// another definition or other credentials is not used again, and not ended with these either.
+    fn machine(
+        &self,
+        config: UpstreamConfig,
+        session: Option<SessionDigest>,
+        identity: &[u8; 32],
+    ) -> Upstream {
+        let now = clock::moment();
+        let stored =
+            session.and_then(|session| self.rest.upstream(session, &config.server, identity));
+        let Some((record, is_same)) = stored else {
+            return Upstream::new(config, now);
+        };
+        if is_same || !record.is_resumable() {
+            return Upstream::resume(config, record, now);
+        }
+        let mut facts = serde_json::Map::new();
+        facts.insert("server".to_owned(), config.server.as_ref().into());
+        facts.insert(
+            "reason".to_owned(),
+            "its definition or credentials differ".into(),
+        );
+        self.events.record("session.left_to_expire", facts);
+        Upstream::resume(config, record.without_session(), now)
     }
 
     /// Keeps an upstream until its end, which was begun, is done.

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use springline_proto::call::{Generation, Moment};
 use springline_proto::session::Input as SessionInput;
 use springline_proto::upstream::{Input, Output, Standby, Upstream};
+use springline_store::SessionDigest;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::entry::Carrier;
@@ -43,6 +44,8 @@ pub(crate) struct UpstreamCell {
     carrier: Carrier,
     session: Weak<SessionCell>,
     shared: Arc<Shared>,
+    /// What stands at rest for the session, if that outlives the process, and for the definition.
+    rest: Option<(SessionDigest, [u8; 32])>,
     this: Weak<UpstreamCell>,
     /// The turns in the start budget of children that are starting.
     permits: Mutex<Vec<(Generation, OwnedSemaphorePermit)>>,
@@ -63,6 +66,7 @@ impl UpstreamCell {
     pub(crate) fn new(
         machine: Upstream,
         session: Weak<SessionCell>,
+        rest: Option<(SessionDigest, [u8; 32])>,
         shared: Arc<Shared>,
         carrier: impl FnOnce(Arc<dyn Sink>) -> Carrier,
     ) -> Arc<Self> {
@@ -75,6 +79,7 @@ impl UpstreamCell {
             carrier: carrier(Arc::new(CellSink(this.clone()))),
             session,
             shared,
+            rest,
             this: this.clone(),
             permits: Mutex::default(),
         })
@@ -98,6 +103,13 @@ impl UpstreamCell {
                     }
                 }
                 self.arm(&mut core);
+            }
+            if let Some((session, identity)) = &self.rest {
+                let server = self.carrier.server();
+                let shared = &self.shared;
+                shared
+                    .rest
+                    .keep_upstream(*session, server, identity, &outputs, &shared.events);
             }
             for output in outputs {
                 self.perform(output);

@@ -64,6 +64,8 @@ pub struct UpstreamConfig {
     pub session: SessionKey,
     /// Its spans and policies.
     pub settings: UpstreamSettings,
+    /// Request ids begin above this: on a resumed session none may come twice.
+    pub base: u64,
     /// Seed of the jitter of pauses: given, so that the machine draws nothing itself (I12).
     pub seed: u64,
 }
@@ -146,6 +148,7 @@ impl Upstream {
     pub fn new(config: UpstreamConfig, now: Moment) -> Self {
         Self {
             backoff: Backoff::new(config.seed),
+            id_next: UpstreamId(config.base.saturating_add(1)),
             config,
             hello: None,
             phase: Phase::Idle,
@@ -165,7 +168,6 @@ impl Upstream {
             detached_at: None,
             generation_last: Generation(0),
             exchange_next: ExchangeId(1),
-            id_next: UpstreamId(1),
             internal_next: 0,
             out: VecDeque::new(),
         }

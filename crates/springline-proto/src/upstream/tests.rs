@@ -55,6 +55,7 @@ fn play(transport: Transport, settings: UpstreamSettings, script: &str) {
         transport,
         session: SessionKey(0),
         settings,
+        base: 0,
         seed: 1,
     };
     let mut player = Script {

@@ -72,7 +72,21 @@ impl Gateway {
 
     /// Starts one with this configuration and waits until it says that it is ready.
     pub(crate) async fn start(config: Value, adjust: impl FnOnce(&mut Command)) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        Self::launch(tempfile::tempdir().unwrap(), config, adjust).await
+    }
+
+    /// Ends this one by a signal, and starts another with the same state and this configuration.
+    pub(crate) async fn again(mut self, signal: &str, config: Value) -> Self {
+        self.signal(signal);
+        self.ended().await;
+        Self::launch(self.folder, config, |_| {}).await
+    }
+
+    async fn launch(
+        folder: tempfile::TempDir,
+        config: Value,
+        adjust: impl FnOnce(&mut Command),
+    ) -> Self {
         let path = folder.path().join("config.json");
         std::fs::write(&path, config.to_string()).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_springline"));
@@ -525,6 +539,13 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    /// The same client at the address of a gateway that was started again.
+    pub(crate) fn moved(&self, gateway: &Gateway) -> Self {
+        let mut other = self.clone();
+        other.address = gateway.address;
+        other
+    }
+
     /// The same client with another header.
     pub(crate) fn header(&self, name: &str, value: &str) -> Self {
         let mut other = self.clone();

@@ -21,4 +21,5 @@ mod loss;
 mod outage;
 mod peer;
 mod pipe;
+mod restart;
 mod stream;

@@ -1,0 +1,585 @@
+//! What goes to rest: records and journal, and what is made from them again after a restart.
+//!
+//! Owns the layout of the values that are stored. A wire id is never stored: records are found by
+//! its keyed digest. Must not know what a machine's record holds.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use parking_lot::Mutex;
+use springline_proto::call::Generation;
+use springline_proto::session::{Mark, Output as SessionOutput, Past, PastCall};
+use springline_proto::upstream::{Output as UpstreamOutput, Record as UpstreamRecord};
+use springline_store::{
+    CallEntry, CallId, CallState, DigestKey, EmbeddedStore, Entries, EntryMemory, FileJournal,
+    Finding, Journal, Kind, MemoryJournal, MemoryStore, Op, Results, SessionDigest, StateFolder,
+    Store,
+};
+
+use super::session::SessionCell;
+use crate::clock;
+use crate::config::Entry;
+use crate::event::Events;
+
+/// The key of the counter of starts.
+const STARTS: &[u8] = b"starts";
+
+/// How long results and the fate of old calls are kept (DESIGN.md section 3.2, redelivery).
+pub(crate) const AGE_MAX: Duration = Duration::from_hours(1);
+
+/// Why the state folder cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("the state folder {folder} cannot be used: {cause}")]
+pub struct RestError {
+    folder: String,
+    cause: String,
+}
+
+/// What a gateway keeps beyond its process.
+pub struct Rest {
+    store: Arc<dyn Store>,
+    journal: Arc<dyn Journal>,
+    results: Results,
+    digests: DigestKey,
+    pub(crate) memory: Arc<dyn EntryMemory>,
+    /// The ordinal of this start, from 1: numbers that must never come twice begin above it.
+    start: u64,
+    /// Sessions that are stored and were not used since the start, with their last use.
+    dormant: Mutex<HashMap<SessionDigest, Duration>>,
+    /// The calls of before the start that are not settled.
+    past: Mutex<HashMap<SessionDigest, Vec<CallEntry>>>,
+    /// Whether anything outlives the process.
+    pub(crate) is_durable: bool,
+}
+
+/// A stored session, opened.
+pub(crate) struct Stored {
+    pub(crate) principal: String,
+    pub(crate) endpoint: Option<String>,
+    pub(crate) key: u64,
+    pub(crate) cursor_key: [u8; 32],
+    pub(crate) record: Bytes,
+}
+
+impl Rest {
+    /// Opens what a state folder holds. What cannot be read is set aside and reported; the caller
+    /// holds the folder's lock. Blocks on the disk.
+    ///
+    /// # Errors
+    /// The folder itself cannot be used.
+    pub fn open(folder: &Path) -> Result<(Self, Vec<Finding>), RestError> {
+        let failed = |cause: &dyn std::error::Error| RestError {
+            folder: folder.display().to_string(),
+            cause: chain(cause),
+        };
+        let (state, mut findings) = StateFolder::open(folder).map_err(|error| failed(&error))?;
+        let (digests, found) = DigestKey::open(&state).map_err(|error| failed(&error))?;
+        findings.extend(found);
+        let (store, found) = EmbeddedStore::open(&state).map_err(|error| failed(&error))?;
+        findings.extend(found);
+        let store: Arc<dyn Store> = Arc::new(store);
+        let (journal, recovered, found) =
+            FileJournal::open(&state).map_err(|error| failed(&error))?;
+        findings.extend(found);
+        let entries = Entries::load(Arc::clone(&store)).map_err(|error| failed(&error))?;
+        let mut rest = Self {
+            results: Results::load(Arc::clone(&store)).map_err(|error| failed(&error))?,
+            journal: Arc::new(journal),
+            digests,
+            memory: Arc::new(entries),
+            start: next_start(&*store).map_err(|error| failed(&error))?,
+            dormant: Mutex::default(),
+            past: Mutex::default(),
+            is_durable: true,
+            store,
+        };
+        for record in rest
+            .store
+            .load(Kind::Session)
+            .map_err(|error| failed(&error))?
+            .records
+        {
+            if let (Some(digest), Some(used)) = (digest_of(&record.key), last_use(&record.value)) {
+                rest.dormant.get_mut().insert(digest, used);
+            }
+        }
+        for entry in recovered.open {
+            rest.past
+                .get_mut()
+                .entry(entry.call.session)
+                .or_default()
+                .push(entry);
+        }
+        Ok((rest, findings))
+    }
+
+    /// Keeps everything in memory: for `bridge`, and for tests.
+    ///
+    /// # Errors
+    /// The system has no random bytes.
+    pub fn in_memory() -> Result<Self, RestError> {
+        let failed = |cause: String| RestError {
+            folder: "in memory".to_owned(),
+            cause,
+        };
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+        Ok(Self {
+            results: Results::load(Arc::clone(&store)).map_err(|error| failed(chain(&error)))?,
+            store,
+            journal: Arc::new(MemoryJournal::default()),
+            digests: DigestKey::random().map_err(|error| failed(chain(&error)))?,
+            memory: Arc::new(Entries::in_memory()),
+            start: 1,
+            dormant: Mutex::default(),
+            past: Mutex::default(),
+            is_durable: false,
+        })
+    }
+
+    /// Numbers of this process begin above this.
+    pub(crate) fn base(&self) -> u64 {
+        // 2^21 starts fit below the 2^53 that every JSON reader keeps exactly.
+        self.start << 32
+    }
+
+    pub(crate) fn digest(&self, id: &str) -> SessionDigest {
+        self.digests.session(id)
+    }
+
+    /// What an entry's definition, credentials included, is known by at rest.
+    pub(crate) fn identity(&self, entry: &Entry) -> [u8; 32] {
+        let key = self.digests.digest(&[b"definition"]);
+        entry
+            .identity(&key.0)
+            .map_or([0; 32], |identity| *identity.as_bytes())
+    }
+
+    /// Makes durable what a session's outputs ask for, in one write each for records and journal.
+    pub(crate) fn keep_session(
+        &self,
+        session: &SessionCell,
+        outputs: &[SessionOutput],
+        events: &Events,
+    ) {
+        if !self.is_durable {
+            return;
+        }
+        let mut ops = Vec::new();
+        let mut entries = Vec::new();
+        for output in outputs {
+            match output {
+                SessionOutput::Persist(record) => {
+                    let value = session.at_rest(&record.encode());
+                    ops.push(Op::put(Kind::Session, key_of(session.rest), value));
+                }
+                SessionOutput::Mark { number, mark } => {
+                    let call = CallId {
+                        session: session.rest,
+                        number: *number,
+                    };
+                    let state = match mark {
+                        Mark::Accepted => CallState::Accepted,
+                        Mark::Settled => CallState::Settled,
+                        Mark::Answered(body) => {
+                            self.keep_result(call, &body.to_bytes(), events);
+                            CallState::Answered {
+                                answer: springline_store::Answer::Server,
+                            }
+                        }
+                    };
+                    entries.push(CallEntry {
+                        call,
+                        state,
+                        note: 0,
+                    });
+                }
+                SessionOutput::ToExchange { .. }
+                | SessionOutput::ToStream { .. }
+                | SessionOutput::ToUpstream { .. }
+                | SessionOutput::Remember { .. }
+                | SessionOutput::Emit(_)
+                | SessionOutput::Closed => {}
+            }
+        }
+        self.write(&ops, &entries, events);
+    }
+
+    /// Makes durable what an upstream's outputs ask for.
+    pub(crate) fn keep_upstream(
+        &self,
+        session: SessionDigest,
+        server: &str,
+        identity: &[u8; 32],
+        outputs: &[UpstreamOutput],
+        events: &Events,
+    ) {
+        let mut ops = Vec::new();
+        let mut entries = Vec::new();
+        for output in outputs {
+            match output {
+                UpstreamOutput::Persist(record) => {
+                    let mut value = BytesMut::with_capacity(256);
+                    value.put_slice(identity);
+                    value.put_slice(&record.encode());
+                    ops.push(Op::put(
+                        Kind::Upstream,
+                        upstream_key(session, server),
+                        value.freeze(),
+                    ));
+                }
+                UpstreamOutput::Forget => {
+                    ops.push(Op::remove(Kind::Upstream, upstream_key(session, server)));
+                }
+                UpstreamOutput::Sent { key, generation } => entries.push(CallEntry {
+                    call: CallId {
+                        session,
+                        number: key.number,
+                    },
+                    state: CallState::Sent {
+                        generation: *generation,
+                    },
+                    note: 0,
+                }),
+                UpstreamOutput::Reserve { .. }
+                | UpstreamOutput::Open { .. }
+                | UpstreamOutput::Send { .. }
+                | UpstreamOutput::Resume { .. }
+                | UpstreamOutput::Listen { .. }
+                | UpstreamOutput::Abort { .. }
+                | UpstreamOutput::RefreshCredentials
+                | UpstreamOutput::End { .. }
+                | UpstreamOutput::ToSession { .. }
+                | UpstreamOutput::Emit(_) => {}
+            }
+        }
+        self.write(&ops, &entries, events);
+    }
+
+    fn write(&self, ops: &[Op], entries: &[CallEntry], events: &Events) {
+        if !self.is_durable {
+            return;
+        }
+        if !ops.is_empty()
+            && let Err(error) = self.store.apply(ops)
+        {
+            report(events, "records", &error);
+        }
+        if !entries.is_empty()
+            && let Err(error) = self.journal.append(entries)
+        {
+            report(events, "journal", &error);
+        }
+    }
+
+    fn keep_result(&self, call: CallId, body: &[u8], events: &Events) {
+        if self.is_durable
+            && let Err(error) = self.results.keep(call, body, since_epoch())
+        {
+            report(events, "results", &error);
+        }
+    }
+
+    /// The stored session of this wire id, if it was not used since the start. It is dormant no
+    /// longer.
+    pub(crate) fn wake(&self, id: &str) -> Option<Stored> {
+        let digest = self.digest(id);
+        self.dormant.lock().remove(&digest)?;
+        let value = self.store.get(Kind::Session, &key_of(digest)).ok()??;
+        open_session(&value)
+    }
+
+    /// What became of the session's calls of before the start.
+    pub(crate) fn past_calls(&self, session: SessionDigest) -> Vec<PastCall> {
+        let past = self.past.lock();
+        let entries = past.get(&session).map(Vec::as_slice).unwrap_or_default();
+        let fate = |entry: &CallEntry| match entry.state {
+            CallState::Accepted => Some(Past::NotSent),
+            CallState::Sent { .. } => Some(Past::Sent),
+            CallState::Answered { .. } => {
+                let body = self.results.body(entry.call).ok().flatten();
+                Some(body.map_or(Past::Lost, Past::Answered))
+            }
+            CallState::Settled => None,
+        };
+        entries
+            .iter()
+            .filter_map(|entry| {
+                Some(PastCall {
+                    number: entry.call.number,
+                    fate: fate(entry)?,
+                })
+            })
+            .collect()
+    }
+
+    /// The stored upstream of a session, and whether it is of this very definition.
+    pub(crate) fn upstream(
+        &self,
+        session: SessionDigest,
+        server: &str,
+        identity: &[u8; 32],
+    ) -> Option<(UpstreamRecord, bool)> {
+        if !self.is_durable {
+            return None;
+        }
+        let value = self
+            .store
+            .get(Kind::Upstream, &upstream_key(session, server))
+            .ok()??;
+        let (held, record) = (value.get(..32)?, value.slice(32..));
+        Some((UpstreamRecord::decode(&record)?, held == identity))
+    }
+
+    /// Whether an upstream of the session is stored.
+    pub(crate) fn has_upstream(&self, session: SessionDigest, server: &str) -> bool {
+        self.is_durable
+            && self
+                .store
+                .get(Kind::Upstream, &upstream_key(session, server))
+                .is_ok_and(|value| value.is_some())
+    }
+
+    /// The session is over: nothing of it comes back.
+    pub(crate) fn forget(&self, session: SessionDigest, events: &Events) {
+        if !self.is_durable {
+            return;
+        }
+        self.write(&[Op::remove(Kind::Session, key_of(session))], &[], events);
+        let past = self.past.lock().remove(&session).unwrap_or_default();
+        self.settle(&past, events);
+        if let Err(error) = self.results.forget_session(session) {
+            report(events, "results", &error);
+        }
+    }
+
+    fn settle(&self, calls: &[CallEntry], events: &Events) {
+        for some in calls.chunks(1024) {
+            let settled: Vec<CallEntry> = some
+                .iter()
+                .map(|entry| CallEntry {
+                    state: CallState::Settled,
+                    ..*entry
+                })
+                .collect();
+            self.write(&[], &settled, events);
+        }
+    }
+
+    /// Drops results and old calls that nobody may ask for any more. Called now and then.
+    pub(crate) fn age(&self, up: Duration, events: &Events) {
+        if !self.is_durable {
+            return;
+        }
+        let gone = self
+            .results
+            .forget_before(since_epoch().saturating_sub(AGE_MAX));
+        match gone {
+            Ok(calls) => {
+                let entries: Vec<CallEntry> = calls
+                    .into_iter()
+                    .map(|call| CallEntry {
+                        call,
+                        state: CallState::Sent {
+                            generation: Generation(0),
+                        },
+                        note: 0,
+                    })
+                    .collect();
+                self.settle(&entries, events);
+            }
+            Err(error) => report(events, "results", &error),
+        }
+        if up > AGE_MAX {
+            let past: Vec<CallEntry> = self
+                .past
+                .lock()
+                .drain()
+                .flat_map(|(_, held)| held)
+                .collect();
+            self.settle(&past, events);
+        }
+    }
+
+    /// How many stored sessions were not used since the start.
+    pub(crate) fn dormant_len(&self) -> usize {
+        self.dormant.lock().len()
+    }
+
+    /// Sessions that were not used for longer than `idle`: with the values from which to end them.
+    pub(crate) fn expired(&self, idle: Duration) -> Vec<(SessionDigest, Stored)> {
+        let before = since_epoch().saturating_sub(idle);
+        let mut dormant = self.dormant.lock();
+        let old: Vec<SessionDigest> = dormant
+            .iter()
+            .filter(|(_, used)| **used < before)
+            .map(|(digest, _)| *digest)
+            .collect();
+        old.into_iter()
+            .filter_map(|digest| {
+                dormant.remove(&digest);
+                let value = self.store.get(Kind::Session, &key_of(digest)).ok()??;
+                Some((digest, open_session(&value)?))
+            })
+            .collect()
+    }
+
+    /// The dormant session that was not used for longest, taken out.
+    pub(crate) fn oldest(&self) -> Option<(SessionDigest, Stored)> {
+        let mut dormant = self.dormant.lock();
+        let digest = dormant
+            .iter()
+            .min_by_key(|(_, used)| **used)
+            .map(|(digest, _)| *digest)?;
+        dormant.remove(&digest);
+        let value = self.store.get(Kind::Session, &key_of(digest)).ok()??;
+        Some((digest, open_session(&value)?))
+    }
+
+    /// Removes what is stored of upstreams whose entry is gone: their sessions are left to expire,
+    /// because nobody has the configuration to end them with. Blocks on the disk.
+    pub(crate) fn sweep(&self, is_configured: impl Fn(&str) -> bool, events: &Events) {
+        if !self.is_durable {
+            return;
+        }
+        let Ok(loaded) = self.store.load(Kind::Upstream) else {
+            return;
+        };
+        for record in loaded.records {
+            let server = record
+                .key
+                .get(16..)
+                .and_then(|name| std::str::from_utf8(name).ok());
+            let Some(server) = server.filter(|server| !is_configured(server)) else {
+                continue;
+            };
+            let mut facts = serde_json::Map::new();
+            facts.insert("server".to_owned(), server.into());
+            facts.insert("reason".to_owned(), "it is not configured any more".into());
+            match self
+                .store
+                .apply(&[Op::remove(Kind::Upstream, record.key.clone())])
+            {
+                Ok(_) => events.record("session.left_to_expire", facts),
+                Err(error) => {
+                    facts.insert("cause".to_owned(), chain(&error).into());
+                    events.record("record.removal_failed", facts);
+                }
+            }
+        }
+    }
+
+    /// Waits until all is on the disk; for an orderly stop.
+    pub(crate) fn sync(&self, events: &Events) {
+        if let Err(error) = self.store.sync() {
+            report(events, "records", &error);
+        }
+        if let Err(error) = self.journal.sync() {
+            report(events, "journal", &error);
+        }
+    }
+}
+
+/// The layout of a stored session; the last use comes first, so that a start reads no more.
+pub(crate) fn session_value(
+    principal: &str,
+    endpoint: Option<&str>,
+    key: u64,
+    cursor_key: &[u8; 32],
+    record: &[u8],
+) -> Bytes {
+    let mut out = BytesMut::with_capacity(96 + record.len());
+    out.put_u8(FORMAT);
+    out.put_u64(u64::try_from(since_epoch().as_millis()).unwrap_or(u64::MAX));
+    out.put_u64(key);
+    out.put_slice(cursor_key);
+    for text in [Some(principal), endpoint] {
+        let bytes = text.unwrap_or("\0").as_bytes();
+        out.put_u16(u16::try_from(bytes.len()).unwrap_or(u16::MAX));
+        out.put_slice(bytes);
+    }
+    out.put_slice(record);
+    out.freeze()
+}
+
+const FORMAT: u8 = 1;
+
+fn last_use(value: &[u8]) -> Option<Duration> {
+    if value.first() != Some(&FORMAT) {
+        return None;
+    }
+    let millis = u64::from_be_bytes(value.get(1..9)?.try_into().ok()?);
+    Some(Duration::from_millis(millis))
+}
+
+fn open_session(value: &Bytes) -> Option<Stored> {
+    last_use(value)?;
+    let key = u64::from_be_bytes(value.get(9..17)?.try_into().ok()?);
+    let cursor_key = value.get(17..49)?.try_into().ok()?;
+    let mut at = 49;
+    let mut text = || {
+        let len = usize::from(u16::from_be_bytes(value.get(at..at + 2)?.try_into().ok()?));
+        let bytes = value.get(at + 2..at + 2 + len)?;
+        at += 2 + len;
+        std::str::from_utf8(bytes).ok().map(str::to_owned)
+    };
+    let (principal, endpoint) = (text()?, text()?);
+    Some(Stored {
+        principal,
+        endpoint: (endpoint != "\0").then_some(endpoint),
+        key,
+        cursor_key,
+        record: value.slice(at..),
+    })
+}
+
+fn key_of(session: SessionDigest) -> Bytes {
+    Bytes::copy_from_slice(&session.0)
+}
+
+fn digest_of(key: &[u8]) -> Option<SessionDigest> {
+    key.try_into().ok().map(SessionDigest)
+}
+
+fn upstream_key(session: SessionDigest, server: &str) -> Bytes {
+    let mut key = BytesMut::from(&session.0[..]);
+    key.put_slice(server.as_bytes());
+    key.freeze()
+}
+
+/// Counts this start.
+fn next_start(store: &dyn Store) -> Result<u64, springline_store::StoreError> {
+    let held = store.get(Kind::Meta, STARTS)?;
+    let last = held
+        .and_then(|value| value.as_ref().try_into().ok())
+        .map_or(0, u64::from_be_bytes);
+    let start = last.saturating_add(1);
+    store.apply(&[Op::put(Kind::Meta, STARTS, start.to_be_bytes().to_vec())])?;
+    Ok(start)
+}
+
+fn since_epoch() -> Duration {
+    clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// Something could not be made durable. Calls go on: a client is better served without the promise
+/// for the next crash than not at all, and the operator hears of it.
+fn report(events: &Events, what: &'static str, error: &dyn std::error::Error) {
+    let mut facts = serde_json::Map::new();
+    facts.insert("what".to_owned(), what.into());
+    facts.insert("cause".to_owned(), chain(error).into());
+    events.record("store.failed", facts);
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

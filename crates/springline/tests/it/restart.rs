@@ -1,0 +1,233 @@
+//! The gateway is killed or stopped, and started again: its clients' sessions go on.
+
+use serde_json::{Value, json};
+use springline_fixture::{FaultServer, Options, Settings};
+
+use crate::harness::{Client, Gateway, Ledger, call, fault, stdio_entry, text_of};
+
+fn config(url: &str) -> Value {
+    json!({ "mcpServers": { "s": { "url": url } } })
+}
+
+/// A gateway before a server, and a client that has counted to two in its session.
+async fn counted() -> (FaultServer, Gateway, Client) {
+    let server = FaultServer::start().await.unwrap();
+    let gateway = Gateway::start(config(&server.url), |_| {}).await;
+    let client = gateway.open("/mcp/s").await;
+    for n in 1..=2 {
+        assert_eq!(client.text(n, "count", json!({})).await, n.to_string());
+    }
+    (server, gateway, client)
+}
+
+async fn a_session_survives(signal: &str) {
+    let (server, gateway, client) = counted().await;
+    let before = server.log();
+    let gateway = gateway.again(signal, config(&server.url)).await;
+    let client = client.moved(&gateway);
+    let bodies = (3..13).map(|n| call(n, "charge", &json!({ "id": format!("c{n}") })));
+    for (n, answer) in (3..13).zip(client.calls(bodies.collect()).await) {
+        assert_eq!(text_of(&answer), format!("charged c{n}"));
+    }
+    assert_eq!(
+        client.text(20, "count", json!({})).await,
+        "3",
+        "the server's own state"
+    );
+    let log = server.log();
+    assert_eq!(
+        log.initializes, before.initializes,
+        "no handshake for a session that lives"
+    );
+    assert_eq!(log.deletes, 0, "a stop ends no session");
+    assert_eq!(log.without_session, 0);
+    for n in 3..13 {
+        assert_eq!(log.executed(&format!("c{n}")), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_killed_gateway_goes_on_with_the_session_on_both_sides() {
+    a_session_survives("KILL").await;
+}
+
+#[tokio::test]
+async fn a_stopped_gateway_goes_on_with_the_session_on_both_sides() {
+    a_session_survives("TERM").await;
+}
+
+#[tokio::test]
+async fn a_session_that_the_server_lost_meanwhile_is_recovered_once() {
+    let (server, gateway, client) = counted().await;
+    let before = server.log();
+    server.forget_sessions();
+    let gateway = gateway.again("KILL", config(&server.url)).await;
+    let client = client.moved(&gateway);
+    let bodies = (3..13).map(|n| call(n, "charge", &json!({ "id": format!("c{n}") })));
+    for (n, answer) in (3..13).zip(client.calls(bodies.collect()).await) {
+        assert_eq!(text_of(&answer), format!("charged c{n}"));
+    }
+    let log = server.log();
+    assert_eq!(log.initializes, before.initializes + 1);
+    for n in 3..13 {
+        assert_eq!(log.executed(&format!("c{n}")), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_child_of_a_killed_gateway_is_started_again_under_the_same_session() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = Ledger(folder.path().join("ledger"));
+    let config = json!({ "mcpServers": { "s": stdio_entry(&ledger.0, &[]) } });
+    let gateway = Gateway::start(config.clone(), |_| {}).await;
+    let client = gateway.open("/mcp/s").await;
+    assert_eq!(
+        client.text(1, "charge", json!({"id": "a"})).await,
+        "charged a"
+    );
+    let gateway = gateway.again("KILL", config).await;
+    let client = client.moved(&gateway);
+    assert_eq!(
+        client.text(2, "charge", json!({"id": "b"})).await,
+        "charged b"
+    );
+    assert_eq!((ledger.executed("a"), ledger.executed("b")), (1, 1));
+    assert_eq!(ledger.of("start").len(), 2);
+}
+
+#[tokio::test]
+async fn a_call_that_was_in_flight_at_the_kill_ends_as_unknown_on_its_own_stream() {
+    let (server, gateway, client) = counted().await;
+    let mut flow = client
+        .start("POST", call(7, "hold", &json!({ "id": "h" })))
+        .await;
+    let first = flow.event().await.unwrap();
+    let cursor = first.id.unwrap();
+    server.arrived("h", 1).await;
+    let gateway = gateway.again("KILL", config(&server.url)).await;
+    let client = client.moved(&gateway);
+    let mut resumed = client.listen(Some(&cursor)).await;
+    let answer = resumed.message().await.unwrap();
+    assert_eq!(answer["id"], 7);
+    assert_eq!(fault(&answer), ("OUTCOME_UNKNOWN", "unknown"));
+    server.release("h");
+    assert_eq!(client.text(8, "count", json!({})).await, "3");
+}
+
+#[tokio::test]
+async fn an_answer_that_nobody_heard_before_the_kill_is_redelivered_after_it() {
+    let (server, gateway, client) = counted().await;
+    let mut flow = client
+        .start("POST", call(7, "hold", &json!({ "id": "h" })))
+        .await;
+    let cursor = flow.event().await.unwrap().id.unwrap();
+    server.arrived("h", 1).await;
+    drop(flow);
+    server.release("h");
+    // The answer is at rest when a second reader of the same stream has it.
+    let heard = client.listen(Some(&cursor)).await.message().await.unwrap();
+    let gateway = gateway.again("KILL", config(&server.url)).await;
+    let client = client.moved(&gateway);
+    let again = client.listen(Some(&cursor)).await.message().await.unwrap();
+    assert_eq!(heard, again);
+    assert_eq!(again["id"], 7);
+    assert_eq!(server.log().executed("h"), 1);
+}
+
+#[tokio::test]
+async fn subscriptions_and_log_level_are_made_again_on_the_resumed_session() {
+    let (server, gateway, client) = counted().await;
+    client
+        .ask("101", "resources/subscribe", r#"{"uri":"test://watched"}"#)
+        .await;
+    client
+        .ask("102", "logging/setLevel", r#"{"level":"error"}"#)
+        .await;
+    let gateway = gateway.again("KILL", config(&server.url)).await;
+    let client = client.moved(&gateway);
+    let mut stream = client.listen(None).await;
+    assert_eq!(client.text(9, "count", json!({})).await, "3");
+    server.wait(|log| log.count("GET") >= 2).await;
+    server
+        .wait(|log| log.count("resources/subscribe") >= 2)
+        .await;
+    server.world().update_resource();
+    let updated = loop {
+        let message = stream.message().await.unwrap();
+        if message["method"] == "notifications/resources/updated" {
+            break message;
+        }
+    };
+    assert_eq!(updated["params"]["uri"], "test://watched");
+    assert_eq!(server.log().initializes, 1);
+}
+
+#[tokio::test]
+async fn a_session_of_another_definition_is_left_to_expire_and_not_ended() {
+    let (server, gateway, client) = counted().await;
+    let mut other = config(&server.url);
+    other["mcpServers"]["s"]["headers"] = json!({ "X-Team": "b" });
+    let gateway = gateway.again("TERM", other).await;
+    let client = client.moved(&gateway);
+    assert_eq!(
+        client.text(3, "count", json!({})).await,
+        "1",
+        "a session of its own"
+    );
+    let log = server.log();
+    assert_eq!((log.initializes, log.deletes), (2, 0));
+    assert!(gateway.log().contains("session.left_to_expire"));
+}
+
+#[tokio::test]
+async fn an_unknown_id_and_another_principals_session_stay_unknown_after_a_restart() {
+    let (server, gateway, client) = counted().await;
+    let gateway = gateway.again("KILL", config(&server.url)).await;
+    let mut stranger = client.moved(&gateway);
+    stranger.session = Some("0123456789abcdef0123456789abcdef".to_owned());
+    assert_eq!(
+        stranger.post(&call(1, "count", &json!({}))).await.status,
+        404
+    );
+    let ended = client.moved(&gateway);
+    assert_eq!(ended.start("DELETE", "").await.whole().await.status, 204);
+    let log = server.log();
+    assert_eq!(
+        log.deletes, 1,
+        "ending a session ends it upstream, also after a restart"
+    );
+    let gateway = gateway.again("KILL", config(&server.url)).await;
+    let ended = ended.moved(&gateway);
+    assert_eq!(ended.post(&call(1, "count", &json!({}))).await.status, 404);
+}
+
+#[tokio::test]
+async fn a_resumed_session_that_is_refused_gets_one_handshake() {
+    let settings = Settings {
+        bearer: Some("old".to_owned()),
+        ..Settings::default()
+    };
+    let options = Options {
+        settings,
+        ..Options::default()
+    };
+    let server = FaultServer::start_with(options).await.unwrap();
+    let with = |token: &str| {
+        json!({ "mcpServers": { "s": {
+            "url": server.url, "headers": { "Authorization": format!("Bearer {token}") },
+        } } })
+    };
+    let gateway = Gateway::start(with("old"), |_| {}).await;
+    let client = gateway.open("/mcp/s").await;
+    assert_eq!(client.text(1, "count", json!({})).await, "1");
+    // The server takes only another credential now: the session is not resumed with it, and the
+    // old one is not ended with it either.
+    server
+        .faults()
+        .set(|settings| settings.bearer = Some("new".to_owned()));
+    let gateway = gateway.again("KILL", with("new")).await;
+    let client = client.moved(&gateway);
+    assert_eq!(client.text(2, "count", json!({})).await, "1");
+    let log = server.log();
+    assert_eq!((log.initializes, log.deletes), (2, 0));
+}
