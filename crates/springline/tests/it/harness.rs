@@ -220,11 +220,15 @@ pub(crate) fn signal(pid: u32, name: &str) {
 
 /// Whether a process runs; a zombie does not.
 pub(crate) fn runs(pid: u32) -> bool {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
+    // A thread that is still dying holds the pipes of the process open.
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
         return false;
     };
-    let state = stat.rsplit(") ").next().unwrap_or_default();
-    !state.starts_with(['Z', 'X'])
+    tasks.flatten().any(|task| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        let state = stat.rsplit(") ").next().unwrap_or_default();
+        !state.is_empty() && !state.starts_with(['Z', 'X'])
+    })
 }
 
 /// Waits until a process is gone.
