@@ -266,6 +266,23 @@ impl Fault {
         json
     }
 
+    /// Kind and outcome of an error response that was made by [`Self::response`]; `None` for any
+    /// other answer.
+    pub fn of_response(message: &crate::message::Message) -> Option<Self> {
+        let error = message.error()?;
+        let text = |name| {
+            let whole = crate::json::Span::whole(&error);
+            let span = crate::json::path(&error, whole, &["data", name])?;
+            crate::json::string(span.of(&error))
+        };
+        let name = text("code")?;
+        let kind = FaultKind::ALL.iter().find(|kind| kind.as_str() == name)?;
+        let outcome = text("outcome")?;
+        let outcomes = [Outcome::NotExecuted, Outcome::Unknown, Outcome::Executed];
+        let outcome = outcomes.into_iter().find(|held| held.as_str() == outcome)?;
+        Some(Self::new(*kind).outcome(outcome))
+    }
+
     /// A whole JSON-RPC error response to the request with this id (raw JSON text).
     pub fn response(&self, id: &[u8]) -> bytes::Bytes {
         error_response(Some(id), &self.to_json())

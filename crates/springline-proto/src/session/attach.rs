@@ -3,13 +3,47 @@
 //! Owns how a client comes back to a stream (2025-11-25 basic/transports, Resumability and
 //! Redelivery). Must not know what goes on a stream.
 
+use std::collections::BTreeMap;
+
 use super::port::{Downstream, Part, Past};
 use super::stream::{Outlet, Reader};
 use super::{Phase, Session};
 use crate::call::{Connection, Moment};
-use crate::error::{Fault, FaultKind, error_response, plain_error};
+use crate::error::{Fault, FaultKind, Outcome, error_response, plain_error};
 use crate::redelivery::{Resume, StreamId};
 use crate::upstream;
+
+/// Answers of ours that are remembered after their events are dropped; a few bytes each.
+const FAULTS_MAX: usize = 1000;
+
+/// What was answered on streams in the place of a server: a lost answer of that kind must not be
+/// taken for a lost result, for its call may never have run.
+#[derive(Default)]
+pub(super) struct Faults {
+    known: BTreeMap<u64, (FaultKind, Outcome)>,
+    /// Of calls up to this number nothing is certain any more.
+    doubt: u64,
+}
+
+impl Faults {
+    pub(super) fn note(&mut self, number: u64, fault: &Fault) {
+        self.known.insert(number, (fault.kind, fault.outcome));
+        if self.known.len() > FAULTS_MAX
+            && let Some((oldest, _)) = self.known.pop_first()
+        {
+            self.doubt = self.doubt.max(oldest);
+        }
+    }
+
+    /// What a client hears of an answer that is held no longer.
+    fn of(&self, number: u64) -> Fault {
+        match self.known.get(&number) {
+            Some((kind, outcome)) => Fault::new(*kind).outcome(*outcome),
+            None if number <= self.doubt => Fault::new(FaultKind::OutcomeUnknown),
+            None => Fault::new(FaultKind::ResultLost),
+        }
+    }
+}
 
 /// The one answer to every cursor that is not of this session, so that nothing can be probed.
 const UNKNOWN_CURSOR: &str = "Last-Event-ID names no event of this session";
@@ -125,12 +159,14 @@ impl Session {
     fn say_lost(&mut self, connection: Connection, stream: StreamId, id: &[u8]) {
         self.put_stream(connection, Part::Begin);
         if !id.is_empty() {
-            let kind = match self.past.get(&stream.number()) {
-                Some(Past::NotSent) => FaultKind::GatewayRestarted,
-                Some(Past::Sent) => FaultKind::OutcomeUnknown,
-                Some(Past::Lost | Past::Answered(_)) | None => FaultKind::ResultLost,
+            let number = stream.number();
+            let fault = match self.past.get(&number) {
+                Some(Past::NotSent) => Fault::new(FaultKind::GatewayRestarted),
+                Some(Past::Sent) => Fault::new(FaultKind::OutcomeUnknown),
+                Some(Past::Lost) => Fault::new(FaultKind::ResultLost),
+                Some(Past::Answered(_)) | None => self.faults.of(number),
             };
-            let data = Fault::new(kind).response(id).into();
+            let data = fault.response(id).into();
             self.put_stream(
                 connection,
                 Part::Event {

@@ -28,6 +28,7 @@ use bytes::Bytes;
 
 use self::all::All;
 use self::ask::Ask;
+use self::attach::Faults;
 use self::client::{Announced, Client, Level};
 use self::request::Pending;
 use self::stream::Held;
@@ -109,6 +110,8 @@ pub struct Session {
     greeted: BTreeSet<Arc<str>>,
     /// Calls of before the restart, by number.
     past: BTreeMap<u64, Past>,
+    /// Answers of ours on streams, for when they are held no longer.
+    faults: Faults,
     /// Accepted and not answered, by our number.
     pending: BTreeMap<u64, Pending>,
     /// The same, by the client's raw id.
@@ -134,6 +137,8 @@ pub struct Session {
 #[derive(Default)]
 struct Subscriptions {
     uris: BTreeSet<Box<str>>,
+    /// Those of them that no server has confirmed yet.
+    asked: BTreeSet<Box<str>>,
     /// Too many to keep: from then on every update passes.
     is_full: bool,
 }
@@ -169,6 +174,7 @@ impl Session {
             greeting: None,
             greeted: BTreeSet::new(),
             past: BTreeMap::new(),
+            faults: Faults::default(),
             pending: BTreeMap::new(),
             ids: BTreeMap::new(),
             exchanges: BTreeMap::new(),

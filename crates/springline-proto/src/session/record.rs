@@ -12,6 +12,7 @@ use super::port::{Output, Past, PastCall};
 use super::{Phase, Session, SessionConfig, Subscriptions};
 use crate::call::Moment;
 use crate::codec::{Reader, Writer};
+use crate::error::Fault;
 use crate::json::Pieces;
 use crate::message::Message;
 use crate::redelivery::StreamId;
@@ -89,6 +90,7 @@ impl Session {
         session.level = record.level.as_deref().and_then(Level::parse);
         session.subscriptions = Subscriptions {
             uris: record.subscriptions.clone(),
+            asked: BTreeSet::new(),
             is_full: record.is_full,
         };
         let hello = Hello {
@@ -107,9 +109,11 @@ impl Session {
 
     fn restore_call(&mut self, now: Moment, call: PastCall) {
         if let Past::Answered(body) = &call.fate {
-            let id = Message::parse(body.clone())
-                .ok()
-                .and_then(|message| message.id());
+            let message = Message::parse(body.clone()).ok();
+            if let Some(fault) = message.as_ref().and_then(Fault::of_response) {
+                self.faults.note(call.number, &fault);
+            }
+            let id = message.and_then(|message| message.id());
             let stream = StreamId::of(call.number);
             self.redelivery.open(stream, &id.unwrap_or_default());
             let data = Pieces::from(body.clone());

@@ -118,7 +118,11 @@ impl Session {
     fn apply(&mut self, server: &Arc<str>, effect: &Effect, message: &Message) {
         match effect {
             Effect::None => {}
-            Effect::Subscribed(_) => self.persist(),
+            Effect::Subscribed(uri) => {
+                self.subscriptions.asked.remove(uri);
+                self.subscriptions.uris.insert(uri.clone());
+                self.persist();
+            }
             Effect::Level(level) => {
                 self.level = Some(*level);
                 self.set_record_level(&Bytes::from_static(level.raw().as_bytes()));
@@ -126,6 +130,7 @@ impl Session {
             }
             Effect::Unsubscribed(uri) => {
                 self.subscriptions.uris.remove(uri);
+                self.subscriptions.asked.remove(uri);
                 self.persist();
             }
             Effect::Listed(kind) => {

@@ -185,6 +185,9 @@ impl Session {
     pub(super) fn fail(&mut self, now: Moment, number: u64, fault: &Fault) {
         if let Some(pending) = self.settle(number) {
             self.undo(&pending.effect);
+            if matches!(pending.outlet, Outlet::Stream(..)) {
+                self.faults.note(number, fault);
+            }
             let body = fault.response(&pending.id);
             self.give(now, &pending.outlet, body.into());
         }
@@ -238,7 +241,7 @@ impl Session {
 
     fn subscribe(&mut self, uri: Box<str>) -> Effect {
         let known = &mut self.subscriptions;
-        if known.uris.contains(&uri) {
+        if known.uris.contains(&uri) && !known.asked.contains(&uri) {
             // A failure must not end the subscription that is there.
             return Effect::None;
         }
@@ -247,12 +250,16 @@ impl Session {
             return Effect::None;
         }
         known.uris.insert(uri.clone());
+        known.asked.insert(uri.clone());
         Effect::Subscribed(uri)
     }
 
     /// The request failed.
     pub(super) fn undo(&mut self, effect: &Effect) {
-        if let Effect::Subscribed(uri) = effect {
+        // Another request for the same may have succeeded meanwhile.
+        if let Effect::Subscribed(uri) = effect
+            && self.subscriptions.asked.remove(uri)
+        {
             self.subscriptions.uris.remove(uri);
         }
     }

@@ -43,6 +43,8 @@ pub(super) enum Reader {
 pub(super) struct Held {
     /// An answer is never dropped.
     is_answer: bool,
+    /// It belongs to no call: it waits for `notifications/initialized`.
+    is_apart: bool,
     data: Pieces,
 }
 
@@ -230,7 +232,11 @@ impl Session {
     pub(super) fn send_apart(&mut self, now: Moment, data: Pieces) {
         match self.main {
             Some(connection) if self.initialized => self.put_main(now, connection, data),
-            _ => self.hold(data, false),
+            _ => self.hold(Held {
+                is_answer: false,
+                is_apart: true,
+                data,
+            }),
         }
     }
 
@@ -241,7 +247,7 @@ impl Session {
         };
         let mut later = std::collections::VecDeque::new();
         while let Some(held) = self.held.pop_front() {
-            if held.is_answer || self.initialized {
+            if !held.is_apart || self.initialized {
                 self.put_main(now, connection, held.data);
             } else {
                 later.push_back(held);
@@ -310,15 +316,19 @@ impl Session {
                     },
                 );
             }
-            None => self.hold(data, is_answer),
+            None => self.hold(Held {
+                is_answer,
+                is_apart: false,
+                data,
+            }),
         }
     }
 
     /// Keeps a message for later. Beyond the bounds the oldest one that is no answer is dropped;
     /// answers are bounded by the requests that were pending.
-    fn hold(&mut self, data: Pieces, is_answer: bool) {
-        self.held_bytes = self.held_bytes.saturating_add(data.len());
-        self.held.push_back(Held { is_answer, data });
+    fn hold(&mut self, held: Held) {
+        self.held_bytes = self.held_bytes.saturating_add(held.data.len());
+        self.held.push_back(held);
         loop {
             let messages = self.held.iter().filter(|held| !held.is_answer).count();
             let fits = self.held_bytes <= self.settings.redelivery_bytes_max;

@@ -148,6 +148,7 @@ impl Upstream {
             instance.chance = Some(Chance::default());
             machine.instances.insert(record.generation, instance);
             machine.phase = Phase::Ready(record.generation);
+            machine.persisted = Some(record.generation);
             machine.restore_due = true;
         }
         machine
