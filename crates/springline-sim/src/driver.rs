@@ -23,9 +23,13 @@ impl World {
                 self.reserve(at, generation);
                 Ok(())
             }
-            // What goes to rest is not looked at here.
-            Output::Persist(_) | Output::Forget | Output::Sent { .. } => Ok(()),
-            Output::Open { generation } => self.open(at, generation),
+            Output::Persist(record) => self.keep_upstream(at, Some(&record)),
+            Output::Forget => self.keep_upstream(at, None),
+            Output::Sent { key, generation } => self.keep_sent(at, key, generation),
+            Output::Open { generation } => {
+                self.check_licence(at)?;
+                self.open(at, generation)
+            }
             Output::Send {
                 generation,
                 exchange,
@@ -78,7 +82,10 @@ impl World {
                 delete,
                 route,
             } => self.end(at, generation, delete, route),
-            Output::ToSession { session, event } => self.hear(at, session, event),
+            Output::ToSession { session, event } if self.stack.is_empty() => {
+                self.hear(at, session, event)
+            }
+            Output::ToSession { session, event } => self.report(at, session, event),
             Output::Emit(event) => self.judge_event(at, &event),
         }
     }
@@ -165,6 +172,68 @@ impl World {
             self.trace
                 .note([tag, name, now, at as u64], &bytes, format_args!(""));
         }
+    }
+
+    /// An instance over HTTP is opened only where one is missing: never for a session that the
+    /// server holds.
+    fn check_licence(&mut self, at: usize) -> Result<(), Violation> {
+        let seat = &mut self.seats[at];
+        if !seat.http {
+            return Ok(());
+        }
+        match seat.licence.opens.checked_sub(1) {
+            Some(rest) => {
+                seat.licence.opens = rest;
+                Ok(())
+            }
+            None => Err(Violation::new(
+                "one initialize",
+                format!("#{at} opens an instance, and none was lost"),
+            )),
+        }
+    }
+
+    fn grant(&mut self, at: usize, event: &Told) -> Result<(), Violation> {
+        let seat = &mut self.seats[at];
+        let (http, licence) = (seat.http, &mut seat.licence);
+        match event {
+            Told::Lost { cause, .. } if cause.contains("refused the resumed session") => {
+                if !licence.resumed || std::mem::replace(&mut licence.spent, true) {
+                    let what = format!("#{at} gives a session up for a 401");
+                    return Err(Violation::new("one-shot", what));
+                }
+                licence.opens += 1;
+                // Nobody can end what refuses us: the server lets it expire.
+                let sessions = seat.instances.values();
+                let sessions = sessions.filter_map(|running| running.session.clone());
+                for session in sessions.collect::<Vec<_>>() {
+                    self.server.known(&session, false);
+                }
+            }
+            Told::Lost { .. } if http => {
+                if licence.losses == 0 {
+                    let what = format!("#{at} gives up a session that the server holds");
+                    return Err(Violation::new("one initialize", what));
+                }
+                licence.losses = 0;
+                licence.opens += 1;
+            }
+            Told::Resumed { .. } => licence.spent = true,
+            Told::StartFailed { .. }
+            | Told::Ended {
+                reason: "idle" | "abandoned",
+                ..
+            } => {
+                licence.opens += 1;
+            }
+            Told::Lost { .. }
+            | Told::Ready { .. }
+            | Told::Replayed { .. }
+            | Told::Ended { .. }
+            | Told::Dropped { .. }
+            | Told::Unauthorized { .. } => {}
+        }
+        Ok(())
     }
 
     fn open(&mut self, at: usize, generation: Generation) -> Result<(), Violation> {
@@ -391,6 +460,7 @@ impl World {
     }
 
     fn judge_event(&mut self, at: usize, event: &Told) -> Result<(), Violation> {
+        self.grant(at, event)?;
         let (generation, ready) = match event {
             Told::Ready { generation, .. } => (generation, true),
             Told::StartFailed { generation, .. } => (generation, false),
@@ -425,6 +495,9 @@ impl World {
     /// Gives a machine what a driver reports, if there is still anybody to report it.
     pub(crate) fn deliver(&mut self, at: usize, input: Input) {
         let seat = &mut self.seats[at];
+        if seat.dead {
+            return;
+        }
         let (generation, exchange) = match &input {
             Input::Minted {
                 generation,

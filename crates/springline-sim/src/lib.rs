@@ -13,6 +13,7 @@ mod peer;
 mod plan;
 mod random;
 mod server;
+mod stack;
 mod trace;
 mod world;
 
@@ -31,10 +32,41 @@ pub struct Outcome {
     pub trace: Option<String>,
 }
 
+/// What stands around the machines.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Scene {
+    /// Upstream machines alone: their clients are made up.
+    Upstream,
+    /// Clients, session machines, upstream machines; the gateway is killed and started again.
+    Stack,
+}
+
+impl Scene {
+    /// Both, in the order in which a seed runs in them.
+    pub const ALL: [Self; 2] = [Self::Upstream, Self::Stack];
+
+    /// The name on the command line and in regressions.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Upstream => "upstream",
+            Self::Stack => "stack",
+        }
+    }
+}
+
 /// Runs one seed; with `trace`, keeps what happened.
-pub fn run(seed: u64, trace: bool) -> Outcome {
-    let mut world = World::new(seed, trace);
-    let violation = world.run().err();
+pub fn run(scene: Scene, seed: u64, trace: bool) -> Outcome {
+    let (mut world, violation);
+    match scene {
+        Scene::Upstream => {
+            world = World::new(seed, trace);
+            violation = world.run().err();
+        }
+        Scene::Stack => {
+            world = World::with_clients(seed, trace);
+            violation = world.run_stack().err();
+        }
+    }
     let (sum, trace) = world.trace.finish();
     Outcome {
         violation,
@@ -44,9 +76,9 @@ pub fn run(seed: u64, trace: bool) -> Outcome {
 }
 
 /// Runs one seed twice, and tells if the second run differs from the first (I12).
-pub fn run_twice(seed: u64) -> Outcome {
-    let first = run(seed, false);
-    let second = run(seed, false);
+pub fn run_twice(scene: Scene, seed: u64) -> Outcome {
+    let first = run(scene, seed, false);
+    let second = run(scene, seed, false);
     if first.violation.is_none() && first.sum != second.sum {
         let what = format!("two runs differ: {:x}, {:x}", first.sum, second.sum);
         let violation = Some(Violation { rule: "I12", what });
@@ -60,31 +92,39 @@ pub fn run_twice(seed: u64) -> Outcome {
 
 /// What a seed decides before its run begins, as a number: it changes when the generator does, so
 /// that a stored seed cannot lose its meaning unnoticed.
-pub fn print(seed: u64) -> u64 {
-    plan::Plan::draw(seed).print()
+pub fn print(scene: Scene, seed: u64) -> u64 {
+    match scene {
+        Scene::Upstream => plan::Plan::draw(seed).print(),
+        Scene::Stack => stack::StackPlan::draw(seed).print(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{run, run_twice};
+    use super::{Scene, run, run_twice};
 
     #[test]
     fn the_first_seeds_keep_every_promise() {
-        for seed in 0..300 {
-            let outcome = run(seed, false);
-            assert_eq!(outcome.violation, None, "seed {seed}");
+        for scene in Scene::ALL {
+            for seed in 0..300 {
+                let outcome = run(scene, seed, false);
+                assert_eq!(outcome.violation, None, "{scene:?}, seed {seed}");
+            }
         }
     }
 
     #[test]
     fn a_seed_runs_the_same_way_twice_whether_or_not_it_is_traced() {
-        for seed in 0..20 {
-            assert_eq!(run_twice(seed).violation, None, "seed {seed}");
+        for scene in Scene::ALL {
+            for seed in 0..20 {
+                let outcome = run_twice(scene, seed);
+                assert_eq!(outcome.violation, None, "{scene:?}, seed {seed}");
+            }
+            assert!(
+                run(scene, 1, true)
+                    .trace
+                    .is_some_and(|text| text.contains("Ready"))
+            );
         }
-        assert!(
-            run(1, true)
-                .trace
-                .is_some_and(|text| text.contains("Ready"))
-        );
     }
 }

@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use springline_sim::{Outcome, run, run_twice};
+use springline_sim::{Outcome, Scene, run, run_twice};
 
-const USAGE: &str = "usage: springline-sim (--seed N [--trace] | --seeds A..B | --fresh-seconds S | --regressions)...";
+const USAGE: &str = "usage: springline-sim [--scene upstream|stack] (--seed N [--trace] | --seeds A..B | --fresh-seconds S | --regressions)...";
 /// Of so many seeds one is run twice, for I12: that costs a sixteenth.
 const TWICE_EACH: u64 = 16;
 /// Failures that are shown before a range ends early.
@@ -33,11 +33,14 @@ enum Job {
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let Some((jobs, trace)) = parse(&arguments) else {
+    let Some((jobs, trace, scenes)) = parse(&arguments) else {
         say(USAGE);
         return ExitCode::from(2);
     };
-    let mut tally = Tally::default();
+    let mut tally = Tally {
+        scenes,
+        ..Tally::default()
+    };
     for job in jobs {
         match job {
             Job::Seed(seed) => tally.one(seed, trace),
@@ -57,8 +60,9 @@ fn main() -> ExitCode {
     }
 }
 
-fn parse(arguments: &[String]) -> Option<(Vec<Job>, bool)> {
+fn parse(arguments: &[String]) -> Option<(Vec<Job>, bool, Vec<Scene>)> {
     let mut jobs = Vec::new();
+    let mut scenes = Scene::ALL.to_vec();
     let mut trace = false;
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
@@ -73,11 +77,16 @@ fn parse(arguments: &[String]) -> Option<(Vec<Job>, bool)> {
                 jobs.push(Job::Fresh(span));
             }
             "--regressions" => jobs.push(Job::Regressions),
+            "--scene" => scenes = vec![scene(words.next()?)?],
             "--trace" => trace = true,
             _ => return None,
         }
     }
-    (!jobs.is_empty()).then_some((jobs, trace))
+    (!jobs.is_empty()).then_some((jobs, trace, scenes))
+}
+
+fn scene(name: &str) -> Option<Scene> {
+    Scene::ALL.into_iter().find(|scene| scene.as_str() == name)
 }
 
 /// The one writer of this program's words. That nobody reads them changes nothing: the exit status
@@ -92,20 +101,24 @@ fn folder() -> PathBuf {
 
 #[derive(Debug, Default)]
 struct Tally {
+    /// Each seed runs in each of these.
+    scenes: Vec<Scene>,
     passed: u64,
     failed: u64,
 }
 
 impl Tally {
-    fn count(&mut self, seed: u64, outcome: &Outcome) {
+    fn count(&mut self, scene: Scene, seed: u64, outcome: &Outcome) {
         match &outcome.violation {
             None => self.passed += 1,
             Some(violation) => {
                 self.failed += 1;
                 if self.failed <= SHOWN_MAX {
                     say(format_args!(
-                        "seed {seed}: {} broken: {}\n  replay: cargo run -p springline-sim -- --seed {seed} --trace",
-                        violation.rule, violation.what
+                        "seed {seed}: {} broken: {}\n  replay: cargo run -p springline-sim -- --scene {} --seed {seed} --trace",
+                        violation.rule,
+                        violation.what,
+                        scene.as_str()
                     ));
                 }
             }
@@ -113,22 +126,30 @@ impl Tally {
     }
 
     fn one(&mut self, seed: u64, trace: bool) {
+        for scene in self.scenes.clone() {
+            self.one_scene(scene, seed, trace);
+        }
+    }
+
+    fn one_scene(&mut self, scene: Scene, seed: u64, trace: bool) {
         if trace {
-            let outcome = run(seed, true);
+            let outcome = run(scene, seed, true);
             say(outcome.trace.as_deref().unwrap_or_default());
-            self.count(seed, &outcome);
+            self.count(scene, seed, &outcome);
         } else {
-            self.count(seed, &run_twice(seed));
+            self.count(scene, seed, &run_twice(scene, seed));
         }
     }
 
     fn step(&mut self, seed: u64) {
-        let outcome = if seed.is_multiple_of(TWICE_EACH) {
-            run_twice(seed)
-        } else {
-            run(seed, false)
-        };
-        self.count(seed, &outcome);
+        for scene in self.scenes.clone() {
+            let outcome = if seed.is_multiple_of(TWICE_EACH) {
+                run_twice(scene, seed)
+            } else {
+                run(scene, seed, false)
+            };
+            self.count(scene, seed, &outcome);
+        }
     }
 
     fn range(&mut self, seeds: Range<u64>) {
@@ -176,16 +197,19 @@ impl Tally {
                 let line = text.lines().find_map(|line| line.strip_prefix(name))?;
                 line.trim().parse::<u64>().ok()
             };
+            let named = text.lines().find_map(|line| line.strip_prefix("scene "));
+            let scene = named.map_or(Some(Scene::Upstream), |name| scene(name.trim()));
+            let scene = scene.unwrap_or(Scene::Upstream);
             match (number("seed "), number("print ")) {
-                (Some(seed), Some(print)) if springline_sim::print(seed) == print => {
-                    self.one(seed, false);
+                (Some(seed), Some(print)) if springline_sim::print(scene, seed) == print => {
+                    self.one_scene(scene, seed, false);
                 }
                 (Some(seed), Some(_)) => {
                     self.failed += 1;
                     say(format_args!(
                         "{}: the generator changed, so seed {seed} is another run now; find one for the same bug, with print {}",
                         path.display(),
-                        springline_sim::print(seed)
+                        springline_sim::print(scene, seed)
                     ));
                 }
                 _ => {

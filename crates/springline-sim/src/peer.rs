@@ -30,7 +30,8 @@ impl World {
         let id = String::from_utf8_lossy(&id).into_owned();
         let number = number_in(&text, "\"n\":");
         if let Some(number) = number {
-            let arrived = self.book.arrived(number, at as u64, &id, &text);
+            let session = self.seats[at].session.0;
+            let arrived = self.book.arrived(number, session, &id, &text);
             let done = arrived.and_then(|()| self.book.executed(number));
             self.hold(done);
         }
@@ -182,8 +183,13 @@ impl World {
         } else {
             ""
         };
+        let more = match (self.stack.is_empty(), tools.is_empty()) {
+            (true, _) => "",
+            (false, true) => r#""logging":{},"resources":{"subscribe":true}"#,
+            (false, false) => r#","logging":{},"resources":{"subscribe":true}"#,
+        };
         format!(
-            r#"{{"jsonrpc":"2.0","id":{id},"result":{{{version}"capabilities":{{{tools}}},"serverInfo":{{"name":"s","version":"1"}}}}}}"#
+            r#"{{"jsonrpc":"2.0","id":{id},"result":{{{version}"capabilities":{{{tools}{more}}},"serverInfo":{{"name":"s","version":"1"}}}}}}"#
         )
     }
 }

@@ -42,7 +42,7 @@ faults! {
 pub(crate) struct Rates([u64; Fault::ALL.len()]);
 
 impl Rates {
-    fn draw(random: &mut Random) -> Self {
+    pub(crate) fn draw(random: &mut Random) -> Self {
         let mut rates = [0; Fault::ALL.len()];
         let share = random.pick(&[80, 200, 400]);
         for rate in &mut rates {
@@ -188,7 +188,7 @@ impl Plan {
     }
 }
 
-fn settings(random: &mut Random) -> UpstreamSettings {
+pub(crate) fn settings(random: &mut Random) -> UpstreamSettings {
     let call_timeout = random.millis(2_000, 20_000);
     UpstreamSettings {
         start_timeout: random.millis(1_000, 5_000),

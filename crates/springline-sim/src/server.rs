@@ -1,12 +1,12 @@
 //! A server behind Streamable HTTP: sessions, streams, credentials, and what can go wrong with
 //! them. All upstreams of a run speak to one server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use springline_proto::call::{ExchangeId, Generation, Moment};
+use springline_proto::call::{ExchangeId, Generation, Moment, SessionKey};
 use springline_proto::message::{Kind, Message};
 use springline_proto::upstream::{End, Input, Purpose, Refusal, Route};
 
@@ -42,6 +42,12 @@ struct Minted {
     /// The gateway was told its id, and shall end it.
     known: bool,
     deletes: u32,
+    /// The session and the server entry that it was minted for.
+    owner: Option<(SessionKey, Arc<str>)>,
+    /// Ids of the requests that it got.
+    ids: BTreeSet<Bytes>,
+    /// It was lost, and the server says so with 401 or 403.
+    shut: bool,
 }
 
 /// The server.
@@ -85,11 +91,26 @@ impl Server {
         self.streams.clear();
     }
 
-    fn mint(&mut self) -> Arc<str> {
+    /// The server forgets all sessions, and takes their ids for bad credentials.
+    pub(crate) fn shut_sessions(&mut self) {
+        for session in self.sessions.values_mut() {
+            session.shut |= session.held;
+        }
+        self.lose_sessions();
+    }
+
+    /// Whether the gateway has begun to end this session.
+    pub(crate) fn is_ending(&self, id: &Arc<str>) -> bool {
+        let session = self.sessions.get(id);
+        session.is_none_or(|session| session.deletes > 0)
+    }
+
+    fn mint(&mut self, owner: (SessionKey, Arc<str>)) -> Arc<str> {
         let id: Arc<str> =
             format!("s{}-{:x}", self.sessions.len(), self.random.below(0xFFFF)).into();
         let minted = Minted {
             held: true,
+            owner: Some(owner),
             ..Minted::default()
         };
         self.sessions.insert(Arc::clone(&id), minted);
@@ -245,7 +266,8 @@ impl World {
         let fails = self.strikes(Fault::ErrorBefore);
         let busy = self.strikes(Fault::Refused);
         let initialize = matches!(carry, Carry::Post(Purpose::Initialize, _));
-        let gone = !initialize && !self.has_session(&route);
+        let gone = !initialize && !self.has_session(seat, &route);
+        let shut = gone && self.is_shut(&route);
         let form = self.plan.loss_form;
         let mut answer = Answer {
             world: self,
@@ -254,7 +276,7 @@ impl World {
             exchange,
             at,
         };
-        if stale {
+        if stale || shut {
             let status = answer.world.random.pick(&[401, 403]);
             answer.end(refused(status, None, "credentials"));
         } else if fails {
@@ -262,6 +284,7 @@ impl World {
         } else if busy {
             answer.end(refused(429, None, "too many"));
         } else if gone {
+            answer.world.seats[seat].licence.losses += 1;
             answer.end(lost(form));
         } else {
             match carry {
@@ -275,11 +298,34 @@ impl World {
         }
     }
 
-    fn has_session(&mut self, route: &Route) -> bool {
+    fn mint(&mut self, seat: usize) -> Arc<str> {
+        let seat = &self.seats[seat];
+        let owner = (seat.session, Arc::clone(&seat.server));
+        self.server.mint(owner)
+    }
+
+    fn is_shut(&self, route: &Route) -> bool {
+        let session = route
+            .session_id
+            .as_ref()
+            .and_then(|id| self.server.sessions.get(id));
+        session.is_some_and(|session| session.shut)
+    }
+
+    fn has_session(&mut self, seat: usize, route: &Route) -> bool {
         let loses = self.strikes(Fault::LosesSession);
         let Some(id) = &route.session_id else {
             return !self.plan.sessions;
         };
+        let own = (
+            self.seats[seat].session,
+            Arc::clone(&self.seats[seat].server),
+        );
+        let session = self.server.sessions.get(id);
+        if session.is_none_or(|session| session.owner.as_ref() != Some(&own)) {
+            let what = format!("{own:?} uses the session {id} of another");
+            self.hold(Err(Violation::new("I9", what)));
+        }
         let session = self.server.sessions.get_mut(id);
         session.is_some_and(|session| {
             session.held &= !loses;
@@ -314,7 +360,7 @@ impl Answer<'_> {
         let id = message.id().unwrap_or_default();
         let text = self.world.greet(&String::from_utf8_lossy(&id));
         if self.world.plan.sessions {
-            let session_id = self.world.server.mint();
+            let session_id = self.world.mint(self.seat);
             if self.strikes(Fault::CutAfter) {
                 self.broken();
                 return;
@@ -376,6 +422,20 @@ impl Answer<'_> {
         }
     }
 
+    /// A request id comes once in a session, whichever process uses it.
+    fn check_id(&mut self, route: &Route, message: &Message) {
+        let id = message.id().unwrap_or_default();
+        let sessions = &mut self.world.server.sessions;
+        let session = route
+            .session_id
+            .as_ref()
+            .and_then(|of| sessions.get_mut(of));
+        if session.is_some_and(|session| !session.ids.insert(id.clone())) {
+            let what = format!("request id {id:?} comes twice in {route:?}");
+            self.world.hold(Err(Violation::new("I9", what)));
+        }
+    }
+
     fn oneway(&mut self, route: &Route, body: Bytes) {
         let Ok(message) = Message::parse(body) else {
             return;
@@ -397,6 +457,7 @@ impl Answer<'_> {
         let Ok(message) = Message::parse(body) else {
             return;
         };
+        self.check_id(route, &message);
         let said = self.world.execute(self.seat, self.generation, &message);
         let quiet = self.world.random.millis(0, 30);
         let slow = self.strikes(Fault::Slow);
@@ -467,10 +528,11 @@ impl Answer<'_> {
             self.end(refused(status, None, "no"));
             return;
         }
+        let session = self.world.seats[self.seat].session.0;
         for _ in 0..self.world.random.below(3) {
             let method = self.world.random.pick(&["tools/list_changed", "message"]);
             self.text(format!(
-                r#"{{"jsonrpc":"2.0","method":"notifications/{method}","params":{{}}}}"#
+                r#"{{"jsonrpc":"2.0","method":"notifications/{method}","params":{{"session":{session}}}}}"#
             ));
         }
         if self.strikes(Fault::GetBreaks) {

@@ -14,6 +14,7 @@ use crate::book::{Book, Violation};
 use crate::plan::{Ask, Deed, Fault, Plan};
 use crate::random::Random;
 use crate::server::Server;
+use crate::stack::{Happening, Stack};
 use crate::trace::Trace;
 
 /// What is going to happen.
@@ -32,6 +33,8 @@ pub(crate) enum Event {
     /// The sources of credentials are read.
     Read(usize),
     Delete(Arc<str>),
+    /// Something of the world with clients and sessions.
+    Stack(Box<Happening>),
 }
 
 /// One instance, as its driver knows it.
@@ -65,6 +68,24 @@ pub(crate) struct Running {
 }
 
 impl Running {
+    /// The instance of a session that is resumed.
+    pub(crate) fn resumed(now: Moment, session: Option<Arc<str>>) -> Self {
+        Self {
+            opened: now,
+            over: false,
+            session,
+            accepted: true,
+            confirming: None,
+            judged: true,
+            alive: false,
+            initialized: true,
+            deaf: false,
+            pipe_in: now,
+            pipe_out: now,
+            questions: BTreeSet::new(),
+        }
+    }
+
     /// What an attempt may take since it was opened, with a late timer.
     pub(crate) fn patience(start_timeout: Duration) -> Duration {
         start_timeout + LATE_MAX
@@ -74,6 +95,13 @@ impl Running {
 /// One upstream with its driver and its client.
 pub(crate) struct Seat {
     pub(crate) machine: Upstream,
+    /// The session that it serves, and the name of its server entry.
+    pub(crate) session: SessionKey,
+    pub(crate) server: Arc<str>,
+    /// The process that drove it is gone; what it sent may still arrive.
+    pub(crate) dead: bool,
+    /// What allows it to open instances.
+    pub(crate) licence: Licence,
     pub(crate) http: bool,
     pub(crate) instances: BTreeMap<Generation, Running>,
     pub(crate) live: BTreeMap<ExchangeId, Generation>,
@@ -87,7 +115,28 @@ pub(crate) struct Seat {
     /// Instances that were opened, and requests that no client made.
     pub(crate) opens: usize,
     pub(crate) own_requests: usize,
-    armed: Option<(Moment, Moment)>,
+    pub(crate) armed: Option<(Moment, Moment)>,
+}
+
+/// Whose timer is due.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) enum Due {
+    Seat(usize),
+    Desk(usize),
+}
+
+/// What an upstream that speaks HTTP may open instances for: a session that it does not need, or
+/// that a later 401 made, is a broken promise.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Licence {
+    /// It began with the session of a process before it.
+    pub(crate) resumed: bool,
+    /// That session was proved by an answer, or given up: the one chance is spent.
+    pub(crate) spent: bool,
+    /// The server said that a session is gone, so often.
+    pub(crate) losses: u32,
+    /// Instances that the machine may open yet.
+    pub(crate) opens: u32,
 }
 
 /// The world of one run.
@@ -101,6 +150,8 @@ pub(crate) struct World {
     pub(crate) book: Book,
     pub(crate) trace: Trace,
     pub(crate) broken: Option<Violation>,
+    /// Clients and sessions in front of the upstreams, in the world that has them.
+    pub(crate) stack: Stack,
     steps: u64,
 }
 
@@ -113,7 +164,10 @@ const SETTLE: Duration = Duration::from_secs(30);
 
 impl World {
     pub(crate) fn new(seed: u64, trace: bool) -> Self {
-        let plan = Plan::draw(seed);
+        Self::of(Plan::draw(seed), Stack::default(), trace)
+    }
+
+    pub(crate) fn of(plan: Plan, stack: Stack, trace: bool) -> Self {
         let mut random = plan.random.clone();
         let now = Moment::default();
         let seats = plan
@@ -140,6 +194,7 @@ impl World {
             book: Book::default(),
             trace: Trace::new(trace),
             broken: None,
+            stack,
             steps: 0,
         }
     }
@@ -163,7 +218,7 @@ impl World {
         self.check_gone()
     }
 
-    fn heal(&mut self) {
+    pub(crate) fn heal(&mut self) {
         self.trace.note(
             [1, 0, 0, 0],
             b"",
@@ -215,14 +270,9 @@ impl World {
         Ok(first)
     }
 
-    fn run_until(&mut self, end: Moment) -> Result<(), Violation> {
+    pub(crate) fn run_until(&mut self, end: Moment) -> Result<(), Violation> {
         loop {
-            let timer = self
-                .seats
-                .iter()
-                .enumerate()
-                .filter_map(|(at, seat)| Some((seat.armed?.1, at)))
-                .min();
+            let timer = self.next_timer();
             let next = self.agenda.next_at();
             let timer_first = match (timer, next) {
                 (None, None) => break,
@@ -239,9 +289,12 @@ impl World {
                 break;
             }
             match timer {
-                Some((at, seat)) if timer_first => {
+                Some((at, due)) if timer_first => {
                     self.now = self.now.max(at);
-                    self.fire(seat)?;
+                    match due {
+                        Due::Seat(seat) => self.fire(seat)?,
+                        Due::Desk(desk) => self.fire_desk(desk)?,
+                    }
                 }
                 _ => {
                     let Some((at, event)) = self.agenda.take() else {
@@ -254,6 +307,9 @@ impl World {
             if let Some(violation) = self.broken.take() {
                 return Err(violation);
             }
+            if self.stack.is_crashing() {
+                self.crash()?;
+            }
             self.steps += 1;
             if self.steps > STEPS_MAX {
                 return Err(Violation::new("I5", "the run does not come to rest"));
@@ -263,6 +319,12 @@ impl World {
             self.now = self.now.max(end);
         }
         Ok(())
+    }
+
+    fn next_timer(&self) -> Option<(Moment, Due)> {
+        let seats = self.seats.iter().enumerate();
+        let seats = seats.filter_map(|(at, seat)| Some((seat.armed?.1, Due::Seat(at))));
+        seats.chain(self.stack.timers()).min()
     }
 
     fn fire(&mut self, seat: usize) -> Result<(), Violation> {
@@ -281,14 +343,23 @@ impl World {
 
     /// Gives a machine one input, does what it wants, and arms its timer.
     pub(crate) fn feed(&mut self, at: usize, input: Input) {
+        if self.seats[at].dead || self.stack.is_crashing() {
+            return;
+        }
         if self.trace.is_kept() {
             let line = format!("{:?} #{at} < {input:?}", self.now.0);
             self.trace
                 .note([2, at as u64, 0, 0], b"", format_args!("{line}"));
         }
         let now = self.now;
+        if matches!(input, Input::Start { .. } | Input::Retire) {
+            self.seats[at].licence.opens += 1;
+        }
         self.seats[at].machine.handle(now, input);
         while let Some(output) = self.seats[at].machine.poll() {
+            if self.stack.crashes_now() {
+                return;
+            }
             if let Err(violation) = self.take_output(at, output) {
                 self.broken.get_or_insert(violation);
             }
@@ -302,7 +373,7 @@ impl World {
         }
     }
 
-    fn lateness(&mut self) -> Duration {
+    pub(crate) fn lateness(&mut self) -> Duration {
         if self.strikes(Fault::LateTimer) {
             self.random.millis(0, 300).min(LATE_MAX)
         } else {
@@ -347,6 +418,7 @@ impl World {
                 self.feed(seat, Input::Credentials { changed });
             }
             Event::Delete(session) => self.server.delete(&session),
+            Event::Stack(happening) => self.happen_stack(*happening),
         }
     }
 
@@ -355,7 +427,8 @@ impl World {
         let seat = &self.seats[at];
         let load = seat.machine.load();
         let spare = 2 * load.instances;
-        let waiting_max = self.plan.settings.waiting_max + seat.calls.len();
+        // What a new or resumed instance is told again does not count.
+        let waiting_max = self.plan.settings.waiting_max + seat.calls.len() + 8;
         let broken = if load.exchanges > seat.live.len() + spare {
             Some(format!(
                 "{} exchanges are kept, {} are under way",
@@ -384,8 +457,9 @@ impl World {
     }
 
     /// At rest nothing is kept but what serves (I8).
-    fn check_sizes(&self) -> Result<(), Violation> {
-        for (at, seat) in self.seats.iter().enumerate() {
+    pub(crate) fn check_sizes(&self) -> Result<(), Violation> {
+        let live = self.seats.iter().enumerate().filter(|(_, seat)| !seat.dead);
+        for (at, seat) in live {
             let load = seat.machine.load();
             let rests = load.pending == 0 && load.waiting == 0;
             let small = load.instances <= 2;
@@ -397,8 +471,9 @@ impl World {
     }
 
     /// After the end nothing is left: no instance, no session at the server.
-    fn check_gone(&self) -> Result<(), Violation> {
-        for (at, seat) in self.seats.iter().enumerate() {
+    pub(crate) fn check_gone(&self) -> Result<(), Violation> {
+        let live = self.seats.iter().enumerate().filter(|(_, seat)| !seat.dead);
+        for (at, seat) in live {
             if !seat.machine.is_gone() || seat.machine.standby() != Standby::Closed {
                 return Err(Violation::new("leak", format!("#{at} is not gone")));
             }
@@ -409,7 +484,9 @@ impl World {
                 ));
             }
         }
-        self.book.close()?;
+        if self.stack.is_empty() {
+            self.book.close()?;
+        }
         self.server.check_gone()
     }
 }
@@ -420,7 +497,20 @@ impl Seat {
     /// an answer that speaks of a lost session costs one ping.
     fn spent(&self) -> Option<Violation> {
         let opens_max = 2 * self.calls.len() + 2 * self.own_requests + 2;
-        let own_max = 6 * self.opens + 2 * self.calls.len();
+        // Sessions ask for themselves too, and a resumed one is told again what it knew: through
+        // refused connections if need be.
+        let asked = 12
+            * self
+                .calls
+                .iter()
+                .filter(|call| **call == usize::MAX)
+                .count();
+        let retries = if self.licence.resumed {
+            60 + asked
+        } else {
+            asked
+        };
+        let own_max = 6 * self.opens + 2 * self.calls.len() + retries;
         (self.opens > opens_max || self.own_requests > own_max).then(|| {
             let (opens, own, calls) = (self.opens, self.own_requests, self.calls.len());
             Violation::new(
@@ -443,8 +533,19 @@ impl Seat {
             settings: plan.settings.clone(),
             seed,
         };
+        Self::with(Upstream::new(config, now), http, SessionKey(at as u64))
+    }
+
+    pub(crate) fn with(machine: Upstream, http: bool, session: SessionKey) -> Self {
         Self {
-            machine: Upstream::new(config, now),
+            server: Arc::clone(machine.server()),
+            machine,
+            session,
+            dead: false,
+            licence: Licence {
+                opens: 1,
+                ..Licence::default()
+            },
             http,
             instances: BTreeMap::new(),
             live: BTreeMap::new(),

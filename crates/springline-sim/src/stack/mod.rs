@@ -1,0 +1,575 @@
+//! The world with clients: clients, session machines, upstream machines and the servers, and a
+//! gateway that can be killed between any two outputs.
+//!
+//! Owns the sessions and the ways between machines. The upstreams and the servers are those of the
+//! other world. It must not know why a machine says what it says.
+
+mod act;
+mod crash;
+mod hear;
+mod plan;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use springline_proto::call::{CallKey, ClientExchange, Connection, Generation, Moment, SessionKey};
+use springline_proto::session::{
+    Downstream, Endpoint, EntryView, Input, Known, Output, Remembered, Session, SessionConfig,
+};
+use springline_proto::upstream::{
+    Input as UpstreamInput, Record, SessionEvent, Transport, Upstream, UpstreamConfig,
+};
+
+use self::act::Call;
+use self::crash::{Held, Killed};
+pub(crate) use self::plan::StackPlan;
+use self::plan::{Act, Named, Stand, Step};
+use crate::book::Violation;
+use crate::plan::Ask;
+use crate::world::{Due, Event, LATE_MAX, Seat, World};
+
+/// Something that is going to happen.
+pub(crate) enum Happening {
+    Step(Step),
+    /// A message on its way to an upstream, and the process that sent it.
+    ToUpstream(u64, usize, Arc<str>, Box<UpstreamInput>),
+    /// A report on its way to a session.
+    ToSession(u64, usize, Arc<str>, Box<SessionEvent>),
+    /// Something of a client that reaches the gateway.
+    Tell(u64, usize, Box<Input>),
+    /// A client answers a question.
+    Answer(u64, usize, String),
+    Restart,
+}
+
+/// One session with its client.
+pub(crate) struct Desk {
+    pub(crate) key: SessionKey,
+    stand: Stand,
+    /// None: the process that had it is gone, or it is closed.
+    machine: Option<Session>,
+    armed: Option<(Moment, Moment)>,
+    /// The client has the answer to its first `initialize`.
+    opened: bool,
+    /// Somebody wants its end.
+    closing: bool,
+    /// The record at rest.
+    record: Option<Bytes>,
+    /// Numbers of its calls.
+    calls: Vec<usize>,
+    exchanges: BTreeMap<ClientExchange, Line>,
+    streams: BTreeMap<Connection, Line>,
+    /// The GET stream or the pipe.
+    main: Option<Connection>,
+    /// Cursors that were seen on the GET stream.
+    cursors: Vec<Arc<str>>,
+    /// Subscriptions and level that the client knows to hold, per entry.
+    subscribed: BTreeSet<usize>,
+    levelled: BTreeSet<usize>,
+    /// The client said `notifications/initialized`, and the gateway took it.
+    initialized: bool,
+    next_id: u64,
+    /// The last moment on the ways to and from upstreams.
+    ways: BTreeMap<(bool, Arc<str>), Moment>,
+}
+
+/// One connection as its client sees it.
+#[derive(Debug, Default)]
+struct Line {
+    /// The call whose answer it carries.
+    call: Option<usize>,
+    begun: bool,
+    /// The cursors that its client had when it opened this, if it named the last one.
+    seen: BTreeSet<Arc<str>>,
+    /// The `initialized` notification that it carries.
+    confirms: bool,
+    /// It names a cursor that is not its own.
+    foreign: bool,
+}
+
+/// Clients, sessions, and what is at rest.
+#[derive(Default)]
+pub(crate) struct Stack {
+    pub(crate) desks: Vec<Desk>,
+    clients: Vec<usize>,
+    entries: Vec<Entry>,
+    plan: Option<StackPlan>,
+    /// By number in the book.
+    calls: Vec<Call>,
+    /// What each cursor was given with.
+    cursors: BTreeMap<Arc<str>, (usize, Bytes)>,
+    journal: BTreeMap<CallKey, Held>,
+    records: BTreeMap<(SessionKey, Arc<str>), Bytes>,
+    epoch: u64,
+    is_down: bool,
+    /// Outputs until the gateway is killed.
+    fuse: Option<u64>,
+    is_crashing: bool,
+    killed: Killed,
+    next: u64,
+    /// The call that is being handed to its session.
+    sending: Option<usize>,
+    /// The call whose duplicate id a pipe is about to be told of.
+    duplicate: Option<usize>,
+}
+
+/// One server entry.
+struct Entry {
+    name: Arc<str>,
+    http: bool,
+    remembered: Remembered,
+}
+
+impl Stack {
+    fn of(plan: StackPlan) -> Self {
+        let entries = plan.entries.iter().enumerate();
+        Self {
+            entries: entries
+                .map(|(at, http)| Entry {
+                    name: format!("e{at}").into(),
+                    http: *http,
+                    remembered: Remembered::default(),
+                })
+                .collect(),
+            plan: Some(plan),
+            ..Self::default()
+        }
+    }
+
+    /// Whether this is the world without clients.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.plan.is_none()
+    }
+
+    pub(crate) fn is_crashing(&self) -> bool {
+        self.is_crashing
+    }
+
+    /// Whether the gateway is killed before the output at hand.
+    pub(crate) fn crashes_now(&mut self) -> bool {
+        if let Some(left) = &mut self.fuse {
+            match left.checked_sub(1) {
+                Some(rest) => *left = rest,
+                None => {
+                    self.fuse = None;
+                    self.is_crashing = true;
+                }
+            }
+        }
+        self.is_crashing
+    }
+
+    pub(crate) fn timers(&self) -> impl Iterator<Item = (Moment, Due)> {
+        let desks = self.desks.iter().enumerate();
+        desks.filter_map(|(at, desk)| Some((desk.armed?.1, Due::Desk(at))))
+    }
+
+    fn ordinal(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn entry_of(&self, name: &str) -> usize {
+        let found = self.entries.iter().position(|entry| &*entry.name == name);
+        found.unwrap_or(0)
+    }
+
+    fn config(&self, desk: usize) -> SessionConfig {
+        let desk = &self.desks[desk];
+        let view = |entry: &Entry| EntryView {
+            name: Arc::clone(&entry.name),
+            unavailable: None,
+            remembered: Some(Arc::new(entry.remembered.clone())),
+        };
+        let (endpoint, entries) = match desk.stand.entry {
+            Some(at) => (
+                Endpoint::One(Arc::clone(&self.entries[at].name)),
+                vec![view(&self.entries[at])],
+            ),
+            None => (Endpoint::All, self.entries.iter().map(view).collect()),
+        };
+        let settings = self.plan.as_ref().map(|plan| plan.settings.clone());
+        SessionConfig {
+            key: desk.key,
+            endpoint,
+            downstream: if desk.stand.pipe {
+                Downstream::Pipe
+            } else {
+                Downstream::Http
+            },
+            settings: settings.unwrap_or_default(),
+            // One for all, so that only the session tells cursors apart.
+            cursor_key: [7; 32],
+            base: self.epoch << 32,
+            entries,
+        }
+    }
+}
+
+/// Faults that were decided before the end have struck by then.
+const SETTLE: Duration = Duration::from_secs(40);
+
+impl World {
+    /// The world with clients.
+    pub(crate) fn with_clients(seed: u64, trace: bool) -> Self {
+        let plan = StackPlan::draw(seed);
+        let mut world = Self::of(plan.base.clone(), Stack::default(), trace);
+        for (at, step) in plan.steps.iter().enumerate() {
+            let event = Event::Stack(Box::new(Happening::Step(*step)));
+            world.agenda.put(Moment(step.at), at as u64, event);
+        }
+        let stands = plan.clients.clone();
+        world.stack = Stack::of(plan);
+        for stand in stands {
+            let desk = world.new_desk(stand);
+            world.stack.clients.push(desk);
+        }
+        world
+    }
+
+    fn new_desk(&mut self, stand: Stand) -> usize {
+        let at = self.stack.desks.len();
+        self.stack.desks.push(Desk {
+            key: SessionKey(at as u64),
+            stand,
+            machine: None,
+            armed: None,
+            opened: false,
+            closing: false,
+            record: None,
+            calls: Vec::new(),
+            exchanges: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            main: None,
+            cursors: Vec::new(),
+            subscribed: BTreeSet::new(),
+            levelled: BTreeSet::new(),
+            initialized: false,
+            next_id: 0,
+            ways: BTreeMap::new(),
+        });
+        at
+    }
+
+    /// The whole run: faults and kills, healing, fresh calls, everybody comes back for answers, the
+    /// end.
+    pub(crate) fn run_stack(&mut self) -> Result<(), Violation> {
+        let ends = self.stack.plan.as_ref().map(StackPlan::ends);
+        let ends = Moment(ends.unwrap_or_default());
+        self.run_until(ends)?;
+        self.heal();
+        self.stack.fuse = None;
+        self.run_until(ends.after(SETTLE))?;
+        self.each_client(|world, client| world.do_act(client, Act::Open))?;
+        self.prove_clients()?;
+        let settings = &self.plan.settings;
+        let bound = settings.call_timeout_max + LATE_MAX + Duration::from_mins(1);
+        self.run_until(self.now.after(bound))?;
+        self.fetch_all();
+        self.run_until(self.now.after(Duration::from_secs(10)))?;
+        self.check_heard()?;
+        self.check_sizes()?;
+        self.check_rest()?;
+        for desk in 0..self.stack.desks.len() {
+            self.tell_desk(desk, Input::Close);
+        }
+        self.run_until(Moment(Duration::MAX))?;
+        if let Some(((key, server), _)) = self.stack.records.iter().next() {
+            let what = format!("the record of {key:?} with {server} outlives its session");
+            return Err(Violation::new("leak", what));
+        }
+        self.check_gone()
+    }
+
+    fn each_client(&mut self, act: impl Fn(&mut Self, usize)) -> Result<(), Violation> {
+        for client in 0..self.stack.clients.len() {
+            act(self, client);
+        }
+        let settings = &self.plan.settings;
+        let bound = settings.start_timeout + settings.reconnect_wait + Duration::from_secs(20);
+        self.run_until(self.now.after(bound))
+    }
+
+    /// After the faults a fresh request on each session is answered (I10, liveness).
+    fn prove_clients(&mut self) -> Result<(), Violation> {
+        let call = |entry| Act::Call {
+            ask: Ask::Tool,
+            progress: false,
+            json: true,
+            same_id: false,
+            entry,
+        };
+        // The first may find out about a loss, and where the operator wants no replay it fails.
+        self.each_client(|world, client| world.do_act(client, call(0)))?;
+        let first = self.book.len();
+        self.each_client(|world, client| world.do_act(client, call(0)))?;
+        for number in first..self.book.len() {
+            let heard = self.book.get(number).and_then(|record| record.heard);
+            if heard != Some(crate::book::Heard::Answer) {
+                let what = format!("after the faults, call {number} ended in {heard:?}");
+                return Err(Violation::new("liveness", what));
+            }
+        }
+        for (at, desk) in self
+            .stack
+            .clients
+            .iter()
+            .map(|at| (*at, &self.stack.desks[*at]))
+        {
+            if !desk.opened {
+                return Err(Violation::new("liveness", format!("desk {at} never opens")));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn happen_stack(&mut self, happening: Happening) {
+        match happening {
+            Happening::Step(step) => self.do_act(step.client, step.act),
+            Happening::ToUpstream(epoch, desk, server, input) => {
+                if epoch == self.stack.epoch {
+                    self.reach_upstream(desk, &server, *input);
+                }
+            }
+            Happening::ToSession(epoch, desk, server, event) => {
+                if epoch == self.stack.epoch {
+                    let event = *event;
+                    self.tell_desk(desk, Input::Upstream { server, event });
+                }
+            }
+            Happening::Tell(epoch, desk, input) => {
+                if epoch == self.stack.epoch {
+                    self.tell_desk(desk, *input);
+                }
+            }
+            Happening::Answer(epoch, desk, text) => {
+                if epoch == self.stack.epoch {
+                    self.say_to(desk, &text);
+                }
+            }
+            Happening::Restart => self.restart(),
+        }
+    }
+
+    fn happen_at(&mut self, when: Moment, happening: Happening) {
+        self.put(when, Event::Stack(Box::new(happening)));
+    }
+
+    /// Gives a session one input, does what it wants, and arms its timer.
+    fn tell_desk(&mut self, at: usize, input: Input) {
+        if self.stack.is_crashing || self.stack.desks[at].machine.is_none() {
+            return;
+        }
+        let now = self.now;
+        if self.trace.is_kept() {
+            let line = format!("{:?} desk {at} < {input:?}", now.0);
+            self.trace.note([0; 4], b"", format_args!("{line}"));
+        }
+        let mut outputs = VecDeque::new();
+        if let Some(machine) = &mut self.stack.desks[at].machine {
+            machine.handle(now, input);
+            while let Some(output) = machine.poll() {
+                outputs.push_back(output);
+            }
+        }
+        for output in outputs {
+            if self.stack.crashes_now() {
+                return;
+            }
+            let taken = self.take_desk(at, output);
+            self.hold(taken);
+        }
+        let desk = &self.stack.desks[at];
+        let deadline = desk.machine.as_ref().and_then(Session::next_deadline);
+        if desk.armed.map(|armed| armed.0) != deadline {
+            let late = self.lateness();
+            self.stack.desks[at].armed = deadline.map(|due| (due, due.max(now).after(late)));
+        }
+    }
+
+    pub(crate) fn fire_desk(&mut self, at: usize) -> Result<(), Violation> {
+        self.stack.desks[at].armed = None;
+        self.tell_desk(at, Input::Timer);
+        let machine = self.stack.desks[at].machine.as_ref();
+        let next = machine.and_then(Session::next_deadline);
+        if !self.stack.is_crashing && next.is_some_and(|next| next <= self.now) {
+            return Err(Violation::new("I7", format!("desk {at}: a deadline stays")));
+        }
+        Ok(())
+    }
+
+    fn take_desk(&mut self, at: usize, output: Output) -> Result<(), Violation> {
+        self.note_desk(at, &output);
+        match output {
+            Output::Persist(record) => {
+                let bytes = record.encode();
+                if springline_proto::session::Record::decode(&bytes).as_ref() != Some(&*record) {
+                    return Err(Violation::new("I10", "a record does not read back"));
+                }
+                self.stack.desks[at].record = Some(bytes);
+                Ok(())
+            }
+            Output::Mark { number, mark } => {
+                let session = self.stack.desks[at].key;
+                self.keep_mark(CallKey { session, number }, mark);
+                Ok(())
+            }
+            Output::ToExchange { exchange, part } => self.see_exchange(at, exchange, part),
+            Output::ToStream { connection, part } => self.see_stream(at, connection, part),
+            Output::ToUpstream { server, input } => {
+                let when = self.way(at, true, &server);
+                let epoch = self.stack.epoch;
+                self.happen_at(when, Happening::ToUpstream(epoch, at, server, input));
+                Ok(())
+            }
+            Output::Remember { server, what } => {
+                let entry = self.stack.entry_of(&server);
+                let remembered = &mut self.stack.entries[entry].remembered;
+                match what {
+                    Known::Initialize(result) => remembered.initialize = Some(result),
+                    Known::List(kind, pages) => {
+                        remembered.lists.insert(kind, pages);
+                    }
+                }
+                Ok(())
+            }
+            Output::Emit(_) => Ok(()),
+            Output::Closed => {
+                self.desk_closed(at);
+                Ok(())
+            }
+        }
+    }
+
+    fn note_desk(&mut self, at: usize, output: &Output) {
+        let (tag, bytes) = match output {
+            Output::Persist(record) => (20, record.encode()),
+            Output::Mark { number, .. } => (21 + number * 8, Bytes::new()),
+            Output::ToExchange { exchange, .. } => (22 + exchange.0 * 8, Bytes::new()),
+            Output::ToStream { connection, .. } => (23 + connection.0 * 8, Bytes::new()),
+            Output::ToUpstream { .. } => (24, Bytes::new()),
+            Output::Remember { .. } => (25, Bytes::new()),
+            Output::Emit(_) => (26, Bytes::new()),
+            Output::Closed => (27, Bytes::new()),
+        };
+        let now = u64::try_from(self.now.0.as_nanos()).unwrap_or(u64::MAX);
+        let line = if self.trace.is_kept() {
+            format!("{:?} desk {at} > {output:?}", self.now.0)
+        } else {
+            String::new()
+        };
+        let numbers = [tag, now, at as u64, 0];
+        self.trace.note(numbers, &bytes, format_args!("{line}"));
+    }
+
+    /// When something arrives that leaves for, or comes from, an upstream now: order is kept.
+    fn way(&mut self, desk: usize, there: bool, server: &Arc<str>) -> Moment {
+        let lag = self.stack.plan.as_ref().map_or(0, |plan| plan.lag);
+        let lag = Duration::from_micros(self.random.below(lag + 1));
+        let way = self.stack.desks[desk]
+            .ways
+            .entry((there, Arc::clone(server)))
+            .or_default();
+        *way = self.now.after(lag).max(way.after(Duration::from_nanos(1)));
+        *way
+    }
+
+    /// An upstream reports to its session.
+    pub(crate) fn report(
+        &mut self,
+        at: usize,
+        session: SessionKey,
+        event: SessionEvent,
+    ) -> Result<(), Violation> {
+        let seat = &self.seats[at];
+        if session != seat.session {
+            let what = format!("#{at} speaks to {session:?}: {event:?}");
+            return Err(Violation::new("I9", what));
+        }
+        let server = Arc::clone(&seat.server);
+        let desk = usize::try_from(session.0).unwrap_or(0);
+        let when = self.way(desk, false, &server);
+        let epoch = self.stack.epoch;
+        let event = Box::new(event);
+        self.happen_at(when, Happening::ToSession(epoch, desk, server, event));
+        Ok(())
+    }
+
+    /// What a session tells an upstream; it is made if it does not exist.
+    fn reach_upstream(&mut self, desk: usize, server: &Arc<str>, input: UpstreamInput) {
+        let key = self.stack.desks[desk].key;
+        let mut seats = self.seats.iter();
+        let at = seats.position(|seat| !seat.dead && seat.session == key && seat.server == *server);
+        let at = match at {
+            Some(at) => at,
+            None => {
+                let at_rest = self.stack.records.contains_key(&(key, Arc::clone(server)));
+                let idle = matches!(
+                    input,
+                    UpstreamInput::Close { .. } | UpstreamInput::Attached(_)
+                );
+                if idle && !at_rest {
+                    return;
+                }
+                self.new_seat(key, server)
+            }
+        };
+        if matches!(
+            input,
+            UpstreamInput::Call { .. } | UpstreamInput::Start { .. }
+        ) {
+            self.seats[at].calls.push(usize::MAX);
+        }
+        if matches!(input, UpstreamInput::Close { .. }) {
+            self.seats[at].closed = true;
+        }
+        self.feed(at, input);
+    }
+
+    fn new_seat(&mut self, session: SessionKey, server: &Arc<str>) -> usize {
+        let http = self.stack.entries[self.stack.entry_of(server)].http;
+        let config = UpstreamConfig {
+            server: Arc::clone(server),
+            transport: if http {
+                Transport::Http
+            } else {
+                Transport::Stdio
+            },
+            session,
+            settings: self.plan.settings.clone(),
+            base: self.stack.epoch << 32,
+            seed: self.random.next(),
+        };
+        let record = self.stack.records.get(&(session, Arc::clone(server)));
+        let record = record.and_then(Record::decode);
+        let at = self.seats.len();
+        let seat = match record {
+            None => Seat::with(Upstream::new(config, self.now), http, session),
+            Some(record) => self.resumed_seat(config, record, http, session),
+        };
+        self.seats.push(seat);
+        self.seats[at].credential = self.server.source;
+        at
+    }
+
+    /// A request is in the journal as sent before it leaves.
+    pub(crate) fn keep_sent(
+        &mut self,
+        at: usize,
+        key: CallKey,
+        _generation: Generation,
+    ) -> Result<(), Violation> {
+        if self.stack.is_empty() {
+            return Ok(());
+        }
+        if key.session != self.seats[at].session {
+            return Err(Violation::new("I9", format!("#{at} sends {key}")));
+        }
+        if let Some(held) = self.stack.journal.get_mut(&key) {
+            held.sent();
+        }
+        Ok(())
+    }
+}

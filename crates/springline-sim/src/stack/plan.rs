@@ -1,0 +1,260 @@
+//! What a seed decides of a run with clients and sessions: endpoints, pipes, settings, deeds.
+
+use std::time::Duration;
+
+use springline_proto::settings::SessionSettings;
+
+use crate::plan::{Ask, LossForm, Plan, Rates, settings};
+use crate::random::Random;
+
+/// How a client is attached and what it speaks to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stand {
+    pub(crate) pipe: bool,
+    /// One server entry by place; none: all of them.
+    pub(crate) entry: Option<usize>,
+}
+
+/// Which cursor a client names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Named {
+    None,
+    /// The last that it saw on the stream.
+    Last,
+    /// An older one.
+    Older,
+    /// Another session's.
+    Foreign,
+    Forged,
+}
+
+/// One thing that a client, or the world around, does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Act {
+    /// Opens the session, if there is none.
+    Open,
+    /// On a pipe: `initialize` once more.
+    Again,
+    Call {
+        ask: Ask,
+        progress: bool,
+        json: bool,
+        /// Takes an id that may be in flight.
+        same_id: bool,
+        entry: usize,
+    },
+    Cancel {
+        back: u64,
+    },
+    Notify,
+    /// The connection of a POST breaks.
+    Break {
+        back: u64,
+    },
+    /// Opens the GET stream.
+    Listen(Named),
+    /// Closes it; a pipe goes.
+    Leave,
+    /// Comes back to the answer of a POST.
+    Resume {
+        back: u64,
+        named: Named,
+    },
+    /// Ends the session.
+    Close,
+    /// The gateway is killed before so many more outputs.
+    Crash {
+        outputs: u64,
+        /// Meanwhile the server forgets its sessions, and answers them with 401 or 403.
+        shut: bool,
+        /// What the gateway kept of answers is gone.
+        lose_answers: bool,
+    },
+    LoseSessions,
+    Down(Duration),
+    Rotate {
+        known: bool,
+    },
+    Kill,
+}
+
+/// A deed, when and whose.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step {
+    pub(crate) at: Duration,
+    pub(crate) client: usize,
+    pub(crate) act: Act,
+}
+
+/// All that a seed decides.
+#[derive(Clone, Debug)]
+pub(crate) struct StackPlan {
+    pub(crate) base: Plan,
+    /// For each server entry, whether it is reached by HTTP.
+    pub(crate) entries: Vec<bool>,
+    pub(crate) clients: Vec<Stand>,
+    pub(crate) settings: SessionSettings,
+    pub(crate) steps: Vec<Step>,
+    /// The longest way between two machines, in microseconds.
+    pub(crate) lag: u64,
+}
+
+impl StackPlan {
+    pub(crate) fn draw(seed: u64) -> Self {
+        let mut random = Random::new(seed ^ 0x57AC_57AC_57AC_57AC);
+        let entries: Vec<bool> = (0..=random.below(3)).map(|_| random.chance(650)).collect();
+        let clients: Vec<Stand> = (0..1 + random.below(3))
+            .map(|_| Stand {
+                pipe: random.chance(300),
+                entry: random
+                    .chance(650)
+                    .then(|| at(random.below(entries.len() as u64))),
+            })
+            .collect();
+        let upstream = settings(&mut random);
+        let rates = Rates::draw(&mut random);
+        let steps = steps(&mut random, clients.len(), entries.len());
+        let settings = SessionSettings {
+            stream_after: random.millis(1, 800),
+            pending_max: at(random.pick(&[4, 64, 256])),
+            held_max: at(random.pick(&[2, 64])),
+            ask_wait: random.millis(100, 5_000),
+            list_wait: random.millis(100, 5_000),
+            redelivery_events_max: at(random.pick(&[4, 1000, 1000])),
+            ..SessionSettings::default()
+        };
+        let lag = random.pick(&[0, 100, 3_000]);
+        let base = Plan {
+            seats: Vec::new(),
+            settings: upstream,
+            rates,
+            steps: Vec::new(),
+            loss_form: random.pick(&[
+                LossForm::NotFound,
+                LossForm::NotFoundRpc,
+                LossForm::NpmEverything,
+                LossForm::InvalidRequest,
+                LossForm::Code,
+            ]),
+            sessions: random.chance(900),
+            random,
+        };
+        Self {
+            base,
+            entries,
+            clients,
+            settings,
+            steps,
+            lag,
+        }
+    }
+
+    /// A number that changes when this seed would do something else.
+    pub(crate) fn print(&self) -> u64 {
+        let drawn = (&self.entries, &self.clients, &self.steps, self.lag);
+        crate::trace::fold(format!("{drawn:?} {}", self.base.print()).as_bytes())
+    }
+
+    /// When the faults stop.
+    pub(crate) fn ends(&self) -> Duration {
+        self.steps.last().map_or(Duration::ZERO, |step| step.at)
+    }
+}
+
+fn at(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(0)
+}
+
+fn steps(random: &mut Random, clients: usize, entries: usize) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for client in 0..clients {
+        let at = random.millis(0, 50);
+        let act = Act::Open;
+        steps.push(Step { at, client, act });
+    }
+    let pace = random.pick(&[5, 50, 500, 2_000]);
+    let crashes = random.pick(&[0, 20, 60]);
+    let mut when = Duration::from_millis(20);
+    for _ in 0..10 + random.below(50) {
+        if random.chance(600) {
+            when += random.millis(0, pace);
+        }
+        let client = at(random.below(clients as u64));
+        let act = if random.chance(crashes) {
+            Act::Crash {
+                outputs: random.below(30),
+                shut: random.chance(250),
+                lose_answers: random.chance(200),
+            }
+        } else {
+            act(random, entries)
+        };
+        steps.push(Step {
+            at: when,
+            client,
+            act,
+        });
+    }
+    steps.sort_by_key(|step| step.at);
+    steps
+}
+
+fn named(random: &mut Random) -> Named {
+    random.pick(&[
+        Named::Last,
+        Named::Last,
+        Named::Last,
+        Named::Older,
+        Named::Foreign,
+        Named::Forged,
+    ])
+}
+
+fn act(random: &mut Random, entries: usize) -> Act {
+    let back = random.below(4);
+    match random.below(100) {
+        0..50 => Act::Call {
+            ask: random.pick(&[
+                Ask::Tool,
+                Ask::Tool,
+                Ask::Tool,
+                Ask::SafeTool,
+                Ask::HintedTool,
+                Ask::Read,
+                Ask::List,
+                Ask::Subscribe,
+                Ask::SetLevel,
+                Ask::Other,
+            ]),
+            progress: random.chance(400),
+            json: random.chance(150),
+            same_id: random.chance(250),
+            entry: at(random.below(entries as u64)),
+        },
+        50..56 => Act::Cancel { back },
+        56..58 => Act::Notify,
+        58..65 => Act::Break { back },
+        65..70 => {
+            let named = if random.chance(500) {
+                Named::None
+            } else {
+                named(random)
+            };
+            Act::Listen(named)
+        }
+        70..73 => Act::Leave,
+        73..82 => {
+            let named = named(random);
+            Act::Resume { back, named }
+        }
+        82..86 => Act::Open,
+        86..88 => Act::Again,
+        88..90 => Act::Close,
+        90..94 => Act::LoseSessions,
+        94..96 => Act::Down(random.millis(10, 6_000)),
+        96..98 => Act::Kill,
+        _ => Act::Rotate {
+            known: random.chance(700),
+        },
+    }
+}
