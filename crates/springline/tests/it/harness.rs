@@ -532,7 +532,8 @@ impl Answer {
 /// A client of one endpoint; each request has a connection of its own.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
-    address: SocketAddr,
+    /// Where its gateway listens.
+    pub(crate) address: SocketAddr,
     path: String,
     /// The `Mcp-Session-Id` that it sends.
     pub(crate) session: Option<String>,
@@ -562,8 +563,8 @@ impl Client {
         &self,
         method: &str,
         body: impl Into<Bytes>,
-    ) -> Result<Flow, hyper::Error> {
-        let stream = tokio::net::TcpStream::connect(self.address).await.unwrap();
+    ) -> Result<Flow, Box<dyn std::error::Error + Send + Sync>> {
+        let stream = tokio::net::TcpStream::connect(self.address).await?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         let mut driver = JoinSet::new();

@@ -1,9 +1,14 @@
 //! The gateway is killed or stopped, and started again: its clients' sessions go on.
 
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use serde_json::{Value, json};
 use springline_fixture::{FaultServer, Options, Settings};
+use tokio::sync::watch;
 
-use crate::harness::{Client, Gateway, Ledger, call, fault, stdio_entry, text_of};
+use crate::harness::{Client, Gateway, Ledger, call, fault, soon, stdio_entry, text_of};
 
 fn config(url: &str) -> Value {
     json!({ "mcpServers": { "s": { "url": url } } })
@@ -230,4 +235,131 @@ async fn a_resumed_session_that_is_refused_gets_one_handshake() {
     assert_eq!(client.text(2, "count", json!({})).await, "1");
     let log = server.log();
     assert_eq!((log.initializes, log.deletes), (2, 0));
+}
+
+/// Sessions that call without a pause while the gateway is killed, and how often that happens. The
+/// command in docs/testing.md sets more by the environment.
+const SESSIONS: usize = 16;
+const KILLS: usize = 12;
+
+/// What became of the calls of one session.
+#[derive(Default)]
+struct Tally {
+    answered: Vec<String>,
+    /// The connection broke before anything of an answer: that was the client's answer.
+    broken: Vec<String>,
+    refused: Vec<String>,
+}
+
+fn number(name: &str, otherwise: usize) -> usize {
+    std::env::var(name)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(otherwise)
+}
+
+/// Calls in a closed loop until the address is taken away; each call has an id of its own.
+async fn calls(
+    who: usize,
+    client: Client,
+    mut address: watch::Receiver<Option<SocketAddr>>,
+    done: Arc<AtomicUsize>,
+) -> Tally {
+    let mut tally = Tally::default();
+    let mut client = client;
+    for n in 0.. {
+        let Some(at) = *address.borrow_and_update() else {
+            break;
+        };
+        client.address = at;
+        let id = format!("k{who}-{n}");
+        let body = call(n + 10, "charge", &json!({ "id": id }));
+        let Ok(flow) = client.try_start("POST", body).await else {
+            tally.broken.push(id);
+            // Until the next gateway is there; the old one may still be dying.
+            drop(soon("the next gateway", address.changed()).await);
+            continue;
+        };
+        let answer = flow.whole().await;
+        assert_eq!(answer.status, 200, "a lost session: {}", answer.text());
+        match serde_json::from_str::<Value>(&answer.text()) {
+            Ok(message) if message["id"] == n + 10 => {
+                if message.get("result").is_some() {
+                    tally.answered.push(id);
+                } else {
+                    tally.refused.push(format!("{id}: {message}"));
+                }
+                done.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(other) => panic!("another call's answer: {other}"),
+            Err(_) => {
+                tally.broken.push(id);
+                drop(soon("the next gateway", address.changed()).await);
+            }
+        }
+    }
+    tally
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kills_at_random_moments_lose_no_session_and_run_no_call_twice() {
+    let (sessions, kills) = (
+        number("SPRINGLINE_SESSIONS", SESSIONS),
+        number("SPRINGLINE_KILLS", KILLS),
+    );
+    let server = FaultServer::start().await.unwrap();
+    let mut gateway = Gateway::start(config(&server.url), |_| {}).await;
+    let (tell, address) = watch::channel(Some(gateway.address));
+    let done = Arc::new(AtomicUsize::new(0));
+    let mut tasks = Vec::new();
+    for who in 0..sessions {
+        let client = gateway.open("/mcp/s").await;
+        tasks.push(tokio::spawn(calls(
+            who,
+            client,
+            address.clone(),
+            Arc::clone(&done),
+        )));
+    }
+    let before = server.log().initializes;
+    for kill in 0..kills {
+        // At another point of the traffic each time: after so many more answers.
+        let until = done.load(Ordering::Relaxed) + 20 + kill * 37 % 101;
+        soon("traffic", async {
+            while done.load(Ordering::Relaxed) < until {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        gateway = gateway.again("KILL", config(&server.url)).await;
+        tell.send_replace(Some(gateway.address));
+    }
+    tell.send_replace(None);
+    let mut tally = Tally::default();
+    for task in tasks {
+        let one = soon("a session's end", task).await.unwrap();
+        tally.answered.extend(one.answered);
+        tally.broken.extend(one.broken);
+        tally.refused.extend(one.refused);
+    }
+    let log = server.log();
+    assert_eq!(
+        log.initializes, before,
+        "no handshake for a session that lives"
+    );
+    assert_eq!(log.without_session, 0);
+    for id in &tally.answered {
+        assert_eq!(log.executed(id), 1, "{id} was answered");
+    }
+    for id in &tally.broken {
+        assert!(log.executed(id) <= 1, "{id} ran twice");
+    }
+    assert!(tally.refused.is_empty(), "{:?}", tally.refused);
+    assert!(tally.answered.len() > kills * 20, "there was traffic");
+    eprintln!(
+        "{kills} kills, {sessions} sessions: {} calls answered and run once, {} connections broken \
+         and none run twice, no session lost, no handshake",
+        tally.answered.len(),
+        tally.broken.len()
+    );
 }
