@@ -10,6 +10,9 @@ use http_body::Body;
 use http_body_util::BodyExt as _;
 use tokio::time::timeout;
 
+/// Bytes that are reserved on the word of `Content-Length` alone.
+const AHEAD_MAX: usize = 256 * 1024;
+
 /// Why a body was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
@@ -60,7 +63,8 @@ where
             if expected == Some(data.len()) {
                 return Ok(data);
             }
-            whole.reserve(expected.unwrap_or(0));
+            // What a head announces costs nothing until it comes: it may never come (I8).
+            whole.reserve(expected.unwrap_or(0).min(AHEAD_MAX));
         }
         if whole.len() + data.remaining() > max {
             drop(whole);

@@ -28,6 +28,10 @@ use crate::upstream::Sink;
 /// some microseconds, and later, when it waits for a server.
 const SETTLE_PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 
+/// How long a start may hold its turn. Long enough for what costs the machine most (interpreters
+/// take 0.5 to 2 s to their first answer); a server that hangs must not keep others waiting.
+const TURN_MAX: Duration = Duration::from_secs(3);
+
 /// The machine and what its driver keeps beside it.
 struct Core {
     machine: Upstream,
@@ -170,6 +174,12 @@ impl UpstreamCell {
             cell.input(Input::Admitted { generation });
             // If nobody wanted it any more, no event gives the turn back.
             if !cell.core.lock().machine.is_starting(generation) {
+                cell.release(generation);
+                return;
+            }
+            drop(cell);
+            tokio::time::sleep(TURN_MAX).await;
+            if let Some(cell) = this.upgrade() {
                 cell.release(generation);
             }
         });

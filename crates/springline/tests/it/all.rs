@@ -281,3 +281,31 @@ async fn a_question_to_the_user_says_which_server_asks() {
     let done = soon("the answer", flow.message()).await.unwrap();
     assert_eq!(text_of(&done), outcome);
 }
+
+#[tokio::test]
+async fn servers_that_hang_at_their_start_do_not_keep_the_others_from_starting() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut servers = serde_json::Map::new();
+    // As many as may start at once, and all of them before the good one.
+    for n in 0..4 {
+        servers.insert(
+            format!("h{n}"),
+            json!({ "command": "sleep", "args": ["1000"] }),
+        );
+    }
+    servers.insert(
+        "z".to_owned(),
+        stdio_entry(&folder.path().join("ledger"), &[]),
+    );
+    let gateway = Gateway::with(Value::Object(servers)).await;
+    let client = gateway.open("/mcp").await;
+    let begun = std::time::Instant::now();
+    assert_eq!(
+        client.text(1, "z__charge", json!({"id": "a"})).await,
+        "charged a"
+    );
+    assert!(
+        begun.elapsed() < std::time::Duration::from_secs(20),
+        "it waited for startTimeout"
+    );
+}
