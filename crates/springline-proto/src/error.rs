@@ -147,14 +147,18 @@ faults! {
     ShuttingDown = -31018, "SHUTTING_DOWN", NotExecuted,
         "the gateway is stopping",
         "send the call again when it runs";
-    /// The gateway ended before it sent the call.
-    GatewayRestarted = -31020, "GATEWAY_RESTARTED", NotExecuted,
-        "the gateway was restarted before it sent the call",
-        "send the call again";
     /// A defect of the gateway.
     Internal = -31019, "INTERNAL", Unknown,
         "the gateway met a defect of its own",
         "please report it with the gateway's log";
+    /// The gateway ended before it sent the call.
+    GatewayRestarted = -31020, "GATEWAY_RESTARTED", NotExecuted,
+        "the gateway was restarted before it sent the call",
+        "send the call again";
+    /// As many sessions are open as may be, and none of them can give way.
+    TooManySessions = -31021, "TOO_MANY_SESSIONS", NotExecuted,
+        "too many sessions are open",
+        "end sessions that nobody needs, or raise sessionsMax";
 }
 
 impl FaultKind {

@@ -33,6 +33,15 @@ pub struct Message {
     kind: Kind,
 }
 
+/// The same bytes; everything else follows from them.
+impl PartialEq for Message {
+    fn eq(&self, other: &Self) -> bool {
+        self.bytes == other.bytes
+    }
+}
+
+impl Eq for Message {}
+
 impl Message {
     /// Checks `bytes` and takes them over. White space and a byte order mark around the message are
     /// cut off; nothing inside is touched (I13).

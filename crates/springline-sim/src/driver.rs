@@ -594,6 +594,7 @@ impl World {
                 let end = End::Refused(springline_proto::upstream::Refusal {
                     status: 404,
                     rpc_code: None,
+                    answer: None,
                     text: cause,
                     retry_after: None,
                 });

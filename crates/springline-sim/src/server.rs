@@ -159,6 +159,7 @@ fn refused(status: u16, rpc_code: Option<i64>, text: &str) -> End {
     End::Refused(Refusal {
         status,
         rpc_code,
+        answer: None,
         text: text.into(),
         retry_after: (status == 503).then_some(Duration::from_secs(1)),
     })

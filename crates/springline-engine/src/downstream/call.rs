@@ -275,7 +275,7 @@ fn refuse_open(error: OpenError, id: Option<&[u8]>) -> Answer {
             let text = error.to_string();
             return answer::refuse(StatusCode::NOT_FOUND, id, INVALID_REQUEST, &text);
         }
-        OpenError::TooManySessions => FaultKind::TooManyPending,
+        OpenError::TooManySessions => FaultKind::TooManySessions,
         OpenError::Stopping => FaultKind::ShuttingDown,
         OpenError::NoRandom => FaultKind::Internal,
     };

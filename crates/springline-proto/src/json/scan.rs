@@ -25,6 +25,8 @@ pub struct Envelope {
     pub error: Option<Span>,
     /// The value of `params._meta.progressToken`, only beside a `method`.
     pub progress_token: Option<Span>,
+    /// Whether `params` has more than one `name`, of which two readers could take different ones.
+    pub name_twice: bool,
 }
 
 /// Why bytes are not one JSON-RPC object.
@@ -106,6 +108,7 @@ struct Finder {
     envelope: Envelope,
     duplicate: Option<&'static str>,
     meta_seen: bool,
+    name_seen: bool,
     token_ambiguous: bool,
 }
 
@@ -136,6 +139,9 @@ impl Finder {
     }
 
     fn params(&mut self, scanner: &mut Scanner<'_>, key: Key) -> Result<(), ScanError> {
+        if key.is(scanner.bytes, "name") {
+            self.envelope.name_twice |= std::mem::replace(&mut self.name_seen, true);
+        }
         if !key.is(scanner.bytes, "_meta") {
             return scanner.value(2);
         }
@@ -158,7 +164,8 @@ impl Finder {
     }
 
     /// A progress token that two readers could see differently would escape its mapping (I9), so it
-    /// is refused; any other duplicate inside `params` passes untouched.
+    /// is refused, and a second `name` is noted; any other duplicate inside `params` passes
+    /// untouched.
     fn finish(mut self) -> Result<Envelope, ScanError> {
         if self.envelope.method.is_none() {
             self.envelope.progress_token = None;

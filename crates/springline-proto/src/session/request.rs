@@ -103,6 +103,12 @@ impl Session {
             self.say(exchange, error_response(Some(&id), &error));
             return;
         }
+        if method == Method::ToolsCall && message.envelope().name_twice {
+            // The replay class would be that of one tool, and the server might run the other (I4).
+            let error = plain_error(-32602, "the member \"name\" stands twice in params");
+            self.say(exchange, error_response(Some(&id), &error));
+            return;
+        }
         if self.pending.len() >= self.settings.pending_max {
             let fault = Fault::new(FaultKind::TooManyPending);
             self.say(exchange, fault.response(&id));

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::call::{CallKey, ExchangeId, Generation, Moment};
+use crate::call::{CallKey, ExchangeId, Generation, Moment, UpstreamId};
 use crate::error::{Fault, FaultKind, Outcome};
+use crate::message::{Kind, Message};
 use crate::upstream::loss;
 use crate::upstream::pending::{Pending, Place, Task};
 use crate::upstream::port::{End, Event, Output, Refusal};
@@ -289,6 +290,17 @@ impl Upstream {
             self.judge_forgotten(generation, key, refusal);
             return;
         }
+        let asked = self
+            .pending
+            .get(&key)
+            .and_then(|pending| match pending.place {
+                Place::Sent { id, .. } => Some(id),
+                Place::Waiting | Place::Pausing(_) | Place::Unauthorized | Place::Parked => None,
+            });
+        if let Some(answer) = asked.and_then(|id| own_error(refusal, id)) {
+            self.on_answer(now, generation, answer);
+            return;
+        }
         let text = refusal.for_people();
         match refusal.status {
             401 | 403 => self.judge_unauthorized(now, generation, key, &text),
@@ -394,6 +406,16 @@ impl Upstream {
             ),
         }
     }
+}
+
+/// The server's own JSON-RPC error to the request of this id, which it sent with a status of 4xx:
+/// an answer like any other. Where the status itself means something to us, that goes first.
+pub(super) fn own_error(refusal: &Refusal, id: UpstreamId) -> Option<Message> {
+    let answers = matches!(refusal.status, 400..=499) && !matches!(refusal.status, 401 | 403 | 429);
+    let answer = refusal.answer.as_ref().filter(|_| answers)?;
+    let is_ours =
+        answer.kind() == Kind::Error && answer.id().as_deref() == Some(id.to_string().as_bytes());
+    is_ours.then(|| answer.clone())
 }
 
 fn is_with(pending: &Pending, generation: Generation) -> bool {

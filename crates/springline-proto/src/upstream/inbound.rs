@@ -39,7 +39,7 @@ impl Upstream {
         }
     }
 
-    fn on_answer(&mut self, now: Moment, generation: Generation, message: Message) {
+    pub(super) fn on_answer(&mut self, now: Moment, generation: Generation, message: Message) {
         if self.on_initialize_answer(now, generation, &message) {
             return;
         }

@@ -97,6 +97,7 @@ mod tests {
             rpc_code: code,
             text: text.into(),
             retry_after: None,
+            answer: None,
         }
     }
 

@@ -197,6 +197,8 @@ pub struct Refusal {
     pub text: Box<str>,
     /// `Retry-After`.
     pub retry_after: Option<Duration>,
+    /// The body, if it is a JSON-RPC error response. Whether it answers the request, its id tells.
+    pub answer: Option<Message>,
 }
 
 /// What an exchange is for; tells the driver which HTTP method, and what ends it.

@@ -14,7 +14,7 @@ use crate::json;
 use crate::message::{Kind, Message};
 use crate::method::Method;
 use crate::settings::UpstreamSettings;
-use crate::upstream::exchange::{Aim, Exchange};
+use crate::upstream::exchange::{Aim, Exchange, own_error};
 use crate::upstream::instance::{Instance, Standing};
 use crate::upstream::pending::{Pending, Task};
 use crate::upstream::port::{End, Event, Hello, Output, Purpose, SessionEvent};
@@ -372,10 +372,25 @@ impl Upstream {
                 self.on_initialize_unauthorized(now, generation, End::Refused(refusal));
             }
             other => {
+                if let Some(answer) = self.own_initialize_error(&other) {
+                    self.on_initialize_answer(now, generation, &answer);
+                    return;
+                }
                 let failure = Self::failure_of(other);
                 self.fail_attempt(now, failure);
             }
         }
+    }
+
+    /// The server's own error to `initialize`, if that is what the refusal holds.
+    fn own_initialize_error(&self, end: &End) -> Option<Message> {
+        let (End::Refused(refusal), Phase::Starting(attempt)) = (end, &self.phase) else {
+            return None;
+        };
+        let Step::Initializing(_, id) = attempt.step else {
+            return None;
+        };
+        own_error(refusal, id)
     }
 
     fn on_initialize_unsent(&mut self, now: Moment, cause: &str) {

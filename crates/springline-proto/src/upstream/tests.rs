@@ -431,6 +431,7 @@ fn end(words: &[&str]) -> End {
         ["unsent"] => End::NotSent { cause },
         ["broken"] => End::Broken { cause },
         [status] => refusal(status, None, "no"),
+        [status, "own", id, code] => own_error(status, id, code),
         [status, code, ref text @ ..] => refusal(status, code.parse().ok(), &text.join(" ")),
         [] => panic!("an exchange without an end"),
     }
@@ -442,5 +443,17 @@ fn refusal(status: &str, rpc_code: Option<i64>, text: &str) -> End {
         rpc_code,
         text: text.into(),
         retry_after: None,
+        answer: None,
     })
+}
+
+/// A refusal whose body is a JSON-RPC error to the request of this id.
+fn own_error(status: &str, id: &str, code: &str) -> End {
+    let answer =
+        format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":{code},"message":"no"}}}}"#);
+    let End::Refused(mut refused) = refusal(status, code.parse().ok(), "no") else {
+        panic!("no refusal");
+    };
+    refused.answer = Some(message(answer));
+    End::Refused(refused)
 }

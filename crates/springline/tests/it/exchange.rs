@@ -1,9 +1,9 @@
 //! What travels both ways: ids, progress, cancellation, and requests of servers.
 
 use serde_json::{Value, json};
-use springline_fixture::FaultServer;
+use springline_fixture::{Action, FaultServer, Reply, Rule};
 
-use crate::harness::{Client, Flow, Gateway, call, notification, request, soon, text_of};
+use crate::harness::{Client, Flow, Gateway, call, fault, notification, request, soon, text_of};
 
 async fn setup() -> (FaultServer, Gateway, Client) {
     let server = FaultServer::start().await.unwrap();
@@ -254,4 +254,30 @@ async fn log_lines_follow_the_level_of_their_session() {
     let raw = answer.raw();
     assert_eq!(raw.len(), 2, "{raw:?}");
     assert!(raw[0].contains("psst"), "it stands before the answer");
+}
+
+#[tokio::test]
+async fn a_servers_own_error_passes_unchanged_whatever_its_status() {
+    let (server, _gateway, client) = setup().await;
+    let error = r#"{"code":-32602,"message":"Unknown tool\n\u202e","data":{"n":1.0}}"#;
+    let reply = Reply::status(400)
+        .header("content-type", "application/json")
+        .body(format!(r#"{{"jsonrpc":"2.0","id":$ID,"error":{error}}}"#));
+    server.fault(Rule::once("tools/call", Action::Reply(reply)));
+    let answer = client.later(&call(9, "nowhere", &json!({}))).await.unwrap();
+    let raw = answer.raw();
+    assert_eq!(
+        raw,
+        [format!(r#"{{"jsonrpc":"2.0","id":9,"error":{error}}}"#)]
+    );
+    let foreign = Reply::status(400)
+        .header("content-type", "application/json")
+        .body(r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"no"}}"#);
+    server.fault(Rule::once("tools/call", Action::Reply(foreign)));
+    let answer = client.call(10, "nowhere", json!({})).await;
+    assert_eq!(
+        fault(&answer),
+        ("UPSTREAM_REFUSED", "not_executed"),
+        "{answer}"
+    );
 }

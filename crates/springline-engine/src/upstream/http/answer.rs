@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderMap};
 use springline_proto::error::sanitise;
 use springline_proto::json::{Span, elements};
-use springline_proto::message::{Message, ParseError, ParseErrorKind};
+use springline_proto::message::{Kind, Message, ParseError, ParseErrorKind};
 use springline_proto::sse::{SseDecoder, SseItem};
 use springline_proto::upstream::{End, Purpose, Refusal};
 
@@ -269,11 +269,16 @@ async fn refusal(exchange: &Exchange, answer: Answer) -> Refusal {
     let now = exchange.wire.shared.wall();
     let mut text = String::new();
     let mut rpc_code = None;
+    let mut own = None;
     if let Ok(mut inflow) = Inflow::new(body, &headers) {
         let (head, whole) = inflow.head(exchange.wire.limits.refusal_max).await;
         (rpc_code, text) = explain(&head, exchange.wire.limits.refusal_max);
         if whole {
             after.give_back(&exchange.wire).await;
+            // Cut short it would be no message.
+            own = Message::parse(head)
+                .ok()
+                .filter(|message| message.kind() == Kind::Error);
         }
     }
     if matches!(status.as_u16(), 401 | 403) {
@@ -291,6 +296,7 @@ async fn refusal(exchange: &Exchange, answer: Answer) -> Refusal {
         rpc_code,
         text: text.into_boxed_str(),
         retry_after: retry_after(&headers, now),
+        answer: own,
     }
 }
 

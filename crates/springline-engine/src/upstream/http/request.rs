@@ -115,6 +115,7 @@ pub(super) async fn request(wire: &Wire, instance: &Instance, ask: &Ask) -> Resu
                     rpc_code: None,
                     text: text.into_boxed_str(),
                     retry_after: None,
+                    answer: None,
                 }));
             }
         }

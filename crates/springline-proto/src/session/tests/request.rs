@@ -36,6 +36,22 @@ fn an_answer_carries_the_clients_own_id_as_it_was_sent() {
 }
 
 #[test]
+fn a_tool_named_twice_is_refused_and_other_duplicates_pass() {
+    run_after(
+        one(Downstream::Http),
+        OPEN,
+        r#"
+        p3 {"id":3,"method":"tools/call","params":{"name":"a","arguments":{},"n\u0061me":"b"}}
+        < 3 json {"id":3,"error":{"code":-32602,"message":"the member \"name\" stands twice in params"}}
+        p4 {"id":4,"method":"tools/call","params":{"name":"a","arguments":{"name":1,"name":2},"x":1,"x":2}}
+        < time call 2 {"id":4,"method":"tools/call","params":{"name":"a","arguments":{"name":1,"name":2},"x":1,"x":2}}
+        p5 {"id":5,"method":"vendor/odd","params":{"name":"a","name":"b"}}
+        < time call 3 {"id":5,"method":"vendor/odd","params":{"name":"a","name":"b"}}
+        "#,
+    );
+}
+
+#[test]
 fn ping_is_answered_at_once() {
     run_after(
         one(Downstream::Http),

@@ -242,6 +242,61 @@ fn a_hanging_attempt_ends_by_its_own_deadline_and_the_next_caller_goes_on() {
 }
 
 #[test]
+fn a_servers_own_error_with_a_status_of_4xx_is_the_answer() {
+    http(
+        "
+        start 1
+        > open g1
+        g1 opened
+        > x1 to g1: initialize id 1 hello 1
+        x1 minted A
+        x1 result
+        > x2 to g1 session A: notifications/initialized
+        x1 done
+        x2 accepted
+        > started 1
+        call 2 tools/call a
+        > x3 to g1 session A: tools/call id 2
+        x3 400 own 2 -32602
+        > answer 2
+        call 3 tools/call a
+        > x4 to g1 session A: tools/call id 3
+        x4 400 own 2 -32602
+        > failed 3 UPSTREAM_REFUSED not_executed: HTTP 400, error -32602: no
+        call 4 tools/call a
+        > x5 to g1 session A: tools/call id 4
+        x5 429 own 4 -32602
+        > failed 4 UPSTREAM_REFUSED not_executed: HTTP 429, error -32602: no
+        call 5 tools/call a
+        > x6 to g1 session A: tools/call id 5
+        x6 500 own 5 -32602
+        > failed 5 OUTCOME_UNKNOWN unknown: HTTP 500, error -32602: no
+        call 6 tools/call a
+        > x7 to g1 session A: tools/call id 6
+        x7 404 own 6 -32602
+        > state lost
+        > open g2
+        > end g1
+        ",
+    );
+}
+
+#[test]
+fn the_error_to_a_first_handshake_passes_whatever_its_status() {
+    http(
+        "
+        start 1
+        > open g1
+        g1 opened
+        > x1 to g1: initialize id 1 hello 1
+        x1 400 own 1 -32602
+        > end g1
+        > failed 1 SERVER_START_FAILED not_executed with the server's error: initialize: the server answered error -32602: no
+        ",
+    );
+}
+
+#[test]
 fn the_first_handshakes_error_reaches_the_client_as_the_server_wrote_it() {
     http(
         "
