@@ -398,7 +398,6 @@ impl Upstream {
     /// instance is ready, ends instances that are done.
     fn advance(&mut self, now: Moment) {
         match &self.phase {
-            Phase::Idle => self.start_if_wanted(now),
             Phase::Ready(generation) => {
                 let generation = *generation;
                 self.flush(now, generation);
@@ -406,7 +405,11 @@ impl Upstream {
                 self.promote_parked(now, generation);
                 self.listen_if_wanted(now, generation);
             }
-            Phase::Starting(_) | Phase::Closed(_) => {}
+            Phase::Idle | Phase::Starting(_) | Phase::Closed(_) => {}
+        }
+        // A request that waited for another's verdict may just have given the session up.
+        if matches!(self.phase, Phase::Idle) {
+            self.start_if_wanted(now);
         }
         self.end_retired(now);
     }

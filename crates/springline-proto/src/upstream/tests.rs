@@ -7,6 +7,7 @@ mod child;
 mod end;
 mod fault;
 mod recovery;
+mod resume;
 mod travel;
 
 use std::collections::BTreeMap;
@@ -17,7 +18,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::{
-    End, Hello, Input, Output, Refusal, SessionEvent, Transport, Upstream, UpstreamConfig,
+    End, Hello, Input, Output, Record, Refusal, SessionEvent, Transport, Upstream, UpstreamConfig,
 };
 use crate::call::{CallKey, ExchangeId, Generation, Moment, SessionKey};
 use crate::error::{Fault, FaultKind};
@@ -37,6 +38,10 @@ struct Script {
     now: Moment,
     sent: BTreeMap<u64, Sent>,
     hellos: u32,
+    /// Whether what goes to rest is shown.
+    shows_rest: bool,
+    /// What went to rest last.
+    record: Option<Record>,
 }
 
 /// Plays a script over HTTP and compares what comes out.
@@ -50,21 +55,25 @@ fn stdio(script: &str) {
 }
 
 fn play(transport: Transport, settings: UpstreamSettings, script: &str) {
+    let mut machine = http_machine();
+    machine.config.transport = transport;
+    machine.config.settings = settings;
+    compare(Script::new(machine), script);
+}
+
+fn http_machine() -> Upstream {
     let config = UpstreamConfig {
         server: Arc::from("s"),
-        transport,
+        transport: Transport::Http,
         session: SessionKey(0),
-        settings,
+        settings: UpstreamSettings::default(),
         base: 0,
         seed: 1,
     };
-    let mut player = Script {
-        machine: Upstream::new(config, Moment::default()),
-        stdio: transport == Transport::Stdio,
-        now: Moment::default(),
-        sent: BTreeMap::new(),
-        hellos: 0,
-    };
+    Upstream::new(config, Moment::default())
+}
+
+fn compare(mut player: Script, script: &str) {
     let mut actual = String::new();
     let mut expected = String::new();
     for line in script
@@ -97,6 +106,18 @@ fn message(text: impl Into<Bytes>) -> Message {
 }
 
 impl Script {
+    fn new(machine: Upstream) -> Self {
+        Self {
+            stdio: machine.config.transport == Transport::Stdio,
+            machine,
+            now: Moment::default(),
+            sent: BTreeMap::new(),
+            hellos: 0,
+            shows_rest: false,
+            record: None,
+        }
+    }
+
     fn line(&mut self, line: &str, out: &mut String) {
         let words: Vec<&str> = line.split(' ').collect();
         if let Some(span) = line.strip_prefix('+') {
@@ -285,6 +306,20 @@ impl Script {
         }
     }
 
+    fn show_rest(&mut self, output: &Output) -> Option<String> {
+        let text = match output {
+            Output::Persist(record) => {
+                self.record = Some((**record).clone());
+                let session = record.route.session_id.as_deref().unwrap_or("none");
+                format!("keep g{} session {session}", record.generation)
+            }
+            Output::Forget => "forget".into(),
+            Output::Sent { key, generation } => format!("sent {} to g{generation}", key.number),
+            _ => return None,
+        };
+        self.shows_rest.then_some(text)
+    }
+
     fn show(&mut self, output: &Output) -> Option<String> {
         Some(match output {
             Output::Open { generation } => format!("open g{generation}"),
@@ -363,12 +398,10 @@ impl Script {
                 format!("end g{generation}{delete}{session}")
             }
             Output::ToSession { event, .. } => return show_event(event),
-            // What goes to rest has tests of its own.
-            Output::Persist(_)
-            | Output::Forget
-            | Output::Sent { .. }
-            | Output::Reserve { .. }
-            | Output::Emit(_) => return None,
+            Output::Persist(_) | Output::Forget | Output::Sent { .. } => {
+                return self.show_rest(output);
+            }
+            Output::Reserve { .. } | Output::Emit(_) => return None,
         })
     }
 }

@@ -12,5 +12,6 @@ mod notice;
 mod open;
 mod random;
 mod request;
+mod rest;
 mod script;
 mod stream;

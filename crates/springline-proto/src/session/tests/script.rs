@@ -83,16 +83,25 @@ fn inputs(script: &str) -> impl Iterator<Item = &str> {
 pub(super) struct Player {
     pub(super) session: Session,
     now: Moment,
-    cursors: BTreeMap<Arc<str>, usize>,
+    pub(super) cursors: BTreeMap<Arc<str>, usize>,
+    /// Whether it is shown that something goes to rest.
+    pub(super) shows_rest: bool,
+    /// What went to rest last.
+    pub(super) record: Option<Record>,
 }
 
 impl Player {
     pub(super) fn new(config: SessionConfig) -> Self {
-        let now = Moment(Duration::from_secs(1));
+        Self::of(Session::new(config, Moment(Duration::from_secs(1))))
+    }
+
+    pub(super) fn of(session: Session) -> Self {
         Self {
-            session: Session::new(config, now),
-            now,
+            session,
+            now: Moment(Duration::from_secs(1)),
             cursors: BTreeMap::new(),
+            shows_rest: false,
+            record: None,
         }
     }
 
@@ -102,7 +111,12 @@ impl Player {
         let mut out = Vec::new();
         while let Some(output) = self.session.poll() {
             // What goes to rest has scripts of its own.
-            if !matches!(output, Output::Persist(_) | Output::Mark { .. }) {
+            if let Output::Persist(record) = output {
+                self.record = Some(*record);
+                if self.shows_rest {
+                    out.push("persist".to_owned());
+                }
+            } else if !matches!(output, Output::Mark { .. }) {
                 out.push(self.show(output));
             }
         }

@@ -1,0 +1,364 @@
+//! Scripts of a session that is resumed after a restart of the gateway: its first request, and
+//! whose the one chance is to turn a 401 into a new handshake (DESIGN.md section 5).
+
+use super::{Script, compare, http_machine};
+use crate::upstream::{Record, Upstream};
+
+/// A handshake before the restart; the session has one subscription if the script says so.
+const BEFORE: &str = "
+    start 1
+    g1 opened
+    x1 minted a
+    x1 result
+    x1 done
+    x2 accepted
+";
+
+/// Plays `before` on one machine, then `script` on another that begins with its record.
+fn resumed_after(before: &str, script: &str) {
+    let mut first = Script::new(http_machine());
+    let mut out = String::new();
+    for line in before
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+    {
+        first.line(line, &mut out);
+    }
+    let bytes = first.record.expect("a record").encode();
+    let record = Record::decode(&bytes).unwrap();
+    let (config, now) = (http_machine().config, first.now);
+    let mut player = Script::new(Upstream::resume(config, record, now));
+    player.shows_rest = true;
+    compare(player, script);
+}
+
+fn resumed(script: &str) {
+    resumed_after(BEFORE, script);
+}
+
+#[test]
+fn the_first_request_of_a_resumed_session_goes_on_it_and_is_its_proof() {
+    resumed(
+        "
+        call 2 tools/call a
+        > sent 2 to g1
+        > x1 to g1 session a: tools/call id 1
+        x1 result
+        > answer 2
+        ",
+    );
+}
+
+#[test]
+fn a_refused_first_request_leads_to_one_handshake_without_an_id_and_goes_once_more() {
+    resumed(
+        "
+        call 2 tools/call a
+        > sent 2 to g1
+        > x1 to g1 session a: tools/call id 1
+        x1 401
+        > read credentials
+        credentials same
+        > state lost
+        > open g2
+        > end g1
+        g2 opened
+        > x2 to g2: initialize id 2 hello 1
+        x2 minted b
+        x2 result
+        > x3 to g2 session b: notifications/initialized
+        x2 done
+        x3 accepted
+        > keep g2 session b
+        > sent 2 to g2
+        > x4 to g2 session b: tools/call id 3
+        x4 result
+        > answer 2
+        ",
+    );
+}
+
+#[test]
+fn fresh_credentials_are_tried_on_the_same_session_first() {
+    resumed(
+        "
+        call 2 tools/call a
+        > sent 2 to g1
+        > x1 to g1 session a: tools/call id 1
+        x1 401
+        > read credentials
+        credentials changed
+        > sent 2 to g1
+        > x2 to g1 session a: tools/call id 2
+        x2 result
+        > answer 2
+        ",
+    );
+}
+
+#[test]
+fn an_overlapping_refused_request_waits_for_the_owner_and_goes_once_to_the_new_generation() {
+    resumed(
+        "
+        call 2 tools/call a
+        > sent 2 to g1
+        > x1 to g1 session a: tools/call id 1
+        call 3 tools/call b
+        > sent 3 to g1
+        > x2 to g1 session a: tools/call id 2
+        x2 401
+        > read credentials
+        credentials same
+        x1 401
+        > read credentials
+        credentials same
+        > state lost
+        > open g2
+        > end g1
+        g2 opened
+        > x3 to g2: initialize id 3 hello 1
+        x3 minted b
+        x3 result
+        > x4 to g2 session b: notifications/initialized
+        x3 done
+        x4 accepted
+        > keep g2 session b
+        > sent 2 to g2
+        > x5 to g2 session b: tools/call id 4
+        > sent 3 to g2
+        > x6 to g2 session b: tools/call id 5
+        x5 result
+        > answer 2
+        x6 result
+        > answer 3
+        ",
+    );
+}
+
+#[test]
+fn an_overlapping_refused_request_fails_when_the_owner_is_answered() {
+    resumed(
+        "
+        call 2 tools/call a
+        > sent 2 to g1
+        > x1 to g1 session a: tools/call id 1
+        call 3 tools/call b
+        > sent 3 to g1
+        > x2 to g1 session a: tools/call id 2
+        x2 403
+        > read credentials
+        credentials same
+        x1 error -1 no
+        > failed 3 UPSTREAM_UNAUTHORIZED not_executed: HTTP 401 or 403, and the credential sources hold nothing new
+        > answer 2
+        ",
+    );
+}
+
+#[test]
+fn a_failure_of_the_owner_hands_the_chance_to_a_request_that_waits_for_it() {
+    resumed(
+        "
+        call 2 tools/call a
+        > sent 2 to g1
+        > x1 to g1 session a: tools/call id 1
+        call 3 tools/call b
+        > sent 3 to g1
+        > x2 to g1 session a: tools/call id 2
+        x2 401
+        > read credentials
+        credentials same
+        x1 503
+        > failed 2 OUTCOME_UNKNOWN unknown: HTTP 503: no
+        > state lost
+        > open g2
+        > end g1
+        g2 opened
+        > x3 to g2: initialize id 3 hello 1
+        ",
+    );
+}
+
+#[test]
+fn a_cancel_of_the_owner_hands_the_chance_to_the_next_request_that_starts() {
+    resumed(
+        "
+        call 2 tools/call a
+        > sent 2 to g1
+        > x1 to g1 session a: tools/call id 1
+        cancel 2
+        > x2 to g1 session a: notifications/cancelled of 1
+        x2 accepted
+        > abort x1
+        call 3 tools/call b
+        > sent 3 to g1
+        > x3 to g1 session a: tools/call id 2
+        x3 401
+        > read credentials
+        credentials same
+        > state lost
+        > open g2
+        > end g1
+        ",
+    );
+}
+
+#[test]
+fn the_success_of_a_request_that_started_later_does_not_spend_the_chance() {
+    resumed(
+        "
+        call 2 tools/call a
+        > sent 2 to g1
+        > x1 to g1 session a: tools/call id 1
+        call 3 tools/call b
+        > sent 3 to g1
+        > x2 to g1 session a: tools/call id 2
+        x2 result
+        > answer 3
+        x1 401
+        > read credentials
+        credentials same
+        > state lost
+        > open g2
+        > end g1
+        ",
+    );
+}
+
+#[test]
+fn requests_of_our_own_neither_own_nor_spend_the_chance() {
+    resumed_after(
+        &format!("{BEFORE} \n call 2 resources/subscribe a \n x3 result"),
+        "
+        attached on
+        > x1 to g1 session a: resources/subscribe id 1
+        x1 result
+        call 3 tools/call a
+        > sent 3 to g1
+        > x2 to g1 session a: tools/call id 2
+        x2 401
+        > read credentials
+        credentials same
+        > state lost
+        > open g2
+        > end g1
+        ",
+    );
+}
+
+#[test]
+fn a_refusal_of_our_own_request_does_not_give_the_session_up() {
+    resumed_after(
+        &format!("{BEFORE} \n call 2 resources/subscribe a \n x3 result"),
+        "
+        attached on
+        > x1 to g1 session a: resources/subscribe id 1
+        x1 401
+        > read credentials
+        credentials same
+        call 3 tools/call a
+        > sent 3 to g1
+        > x2 to g1 session a: tools/call id 2
+        x2 result
+        > answer 3
+        ",
+    );
+}
+
+#[test]
+fn a_later_401_never_leads_to_a_handshake() {
+    resumed(
+        "
+        call 2 tools/call a
+        > sent 2 to g1
+        > x1 to g1 session a: tools/call id 1
+        x1 result
+        > answer 2
+        call 3 tools/call a
+        > sent 3 to g1
+        > x2 to g1 session a: tools/call id 2
+        x2 401
+        > read credentials
+        credentials same
+        > failed 3 UPSTREAM_UNAUTHORIZED not_executed: HTTP 401 or 403, and the credential sources hold nothing new
+        ",
+    );
+}
+
+#[test]
+fn a_404_on_a_resumed_session_recovers_as_usual() {
+    resumed(
+        "
+        call 2 tools/call a
+        > sent 2 to g1
+        > x1 to g1 session a: tools/call id 1
+        x1 404
+        > state lost
+        > open g2
+        > end g1
+        g2 opened
+        > x2 to g2: initialize id 2 hello 1
+        x2 minted b
+        x2 result
+        > x3 to g2 session b: notifications/initialized
+        x2 done
+        x3 accepted
+        > keep g2 session b
+        > sent 2 to g2
+        > x4 to g2 session b: tools/call id 3
+        x4 result
+        > answer 2
+        ",
+    );
+}
+
+#[test]
+fn what_a_client_relies_on_is_at_rest_before_it_is_told() {
+    resumed(
+        "
+        call 2 resources/subscribe a
+        > sent 2 to g1
+        > x1 to g1 session a: resources/subscribe id 1
+        x1 result
+        > keep g1 session a
+        > answer 2
+        call 3 logging/setLevel info
+        > sent 3 to g1
+        > x2 to g1 session a: logging/setLevel id 2
+        x2 result
+        > keep g1 session a
+        > answer 3
+        call 4 tools/list
+        > sent 4 to g1
+        > x3 to g1 session a: tools/list id 3
+        x3 result {\"tools\":[]}
+        > keep g1 session a
+        > answer 4
+        close end
+        > forget
+        > end g1 DELETE a
+        ",
+    );
+}
+
+#[test]
+fn the_record_of_a_resumed_session_lets_go_of_it_before_it_is_ended() {
+    resumed(
+        "
+        start 2
+        > open g2
+        > keep g1 session none
+        > end g1 DELETE a
+        g2 opened
+        > x1 to g2: initialize id 1 hello 1
+        x1 minted b
+        x1 result
+        > x2 to g2 session b: notifications/initialized
+        x1 done
+        x2 accepted
+        > keep g2 session b
+        > started 2
+        ",
+    );
+}
