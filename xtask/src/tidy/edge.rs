@@ -189,7 +189,7 @@ pub(super) fn proto_source(files: &[File]) -> Vec<Finding> {
 }
 
 /// Whether the match stands alone, not as a part of a longer word.
-fn is_whole(code: &str, at: usize, len: usize) -> bool {
+pub(super) fn is_whole(code: &str, at: usize, len: usize) -> bool {
     let word =
         |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
     let bytes = code.as_bytes();

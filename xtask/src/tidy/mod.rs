@@ -17,6 +17,7 @@ mod mask;
 mod table;
 mod text;
 pub(crate) mod tree;
+mod unused;
 mod word;
 
 pub(crate) use tree::File;
@@ -64,6 +65,7 @@ const RULES: &[Rule] = &[
     text::module_docs,
     text::unfinished,
     text::ignored_tests,
+    unused::dependency,
     word::file_names,
     word::item_names,
 ];
