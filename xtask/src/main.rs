@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod bench;
 mod docs;
 mod peers;
 mod say;
@@ -33,6 +34,12 @@ enum Chore {
         #[arg(long)]
         check: bool,
     },
+    /// Measures the gateway beside a direct connection (docs/performance.md)
+    Bench {
+        /// Few rounds: shows that it works, proves no speed
+        #[arg(long)]
+        quick: bool,
+    },
     /// Installs the pinned test peers under target/peers/ and nothing else
     Peers,
 }
@@ -51,6 +58,7 @@ fn run(chore: Chore) -> anyhow::Result<()> {
         Chore::Test(options) => test::run(&root, &options),
         Chore::Tidy => tidy::run(&root),
         Chore::Docs { check } => docs::run(&root, check),
+        Chore::Bench { quick } => bench::run(&root, quick),
         Chore::Peers => peers::install(&root).map(drop),
     }
 }
