@@ -50,11 +50,8 @@ impl World {
                 delay,
                 route,
             } => {
-                self.check_route(at, generation, &route)?;
-                self.seats[at].live.insert(exchange, generation);
                 let carry = Carry::Resume(last_event_id);
-                self.carry(at, generation, exchange, route, carry, delay);
-                Ok(())
+                self.follow(at, generation, exchange, route, carry, delay)
             }
             Output::Listen {
                 generation,
@@ -62,12 +59,7 @@ impl World {
                 delay,
                 route,
                 ..
-            } => {
-                self.check_route(at, generation, &route)?;
-                self.seats[at].live.insert(exchange, generation);
-                self.carry(at, generation, exchange, route, Carry::Listen, delay);
-                Ok(())
-            }
+            } => self.follow(at, generation, exchange, route, Carry::Listen, delay),
             Output::Abort { exchange, .. } => {
                 self.seats[at].live.remove(&exchange);
                 Ok(())
@@ -88,6 +80,22 @@ impl World {
             Output::ToSession { session, event } => self.report(at, session, event),
             Output::Emit(event) => self.judge_event(at, &event),
         }
+    }
+
+    /// Opens an event stream by GET.
+    fn follow(
+        &mut self,
+        at: usize,
+        generation: Generation,
+        exchange: ExchangeId,
+        route: Route,
+        carry: Carry,
+        delay: Duration,
+    ) -> Result<(), Violation> {
+        self.check_route(at, generation, &route)?;
+        self.seats[at].live.insert(exchange, generation);
+        self.carry(at, generation, exchange, route, carry, delay);
+        Ok(())
     }
 
     fn send(

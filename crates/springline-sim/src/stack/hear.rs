@@ -21,6 +21,25 @@ enum Way {
     Get(Connection),
 }
 
+/// Whether an answer, or the outcome that it tells, is what this fate of the call allows.
+fn is_fated(fate: &Fate, own: Option<Heard>, data: &Bytes) -> bool {
+    let heard = own.unwrap_or(Heard::Answer);
+    match fate {
+        Fate::NotSent => heard == Heard::NotExecuted,
+        Fate::Sent => heard == Heard::Unknown,
+        Fate::Lost => heard == Heard::Executed,
+        // In full, or what is still known of it.
+        Fate::Answered(body) => {
+            let held = Message::parse(body.clone()).ok();
+            let told = held
+                .as_ref()
+                .and_then(outcome_of)
+                .unwrap_or(Heard::Executed);
+            body == data || own == Some(told)
+        }
+    }
+}
+
 fn broken(rule: &'static str, what: String) -> Result<(), Violation> {
     Err(Violation::new(rule, what))
 }
@@ -266,24 +285,10 @@ impl World {
         }
         let own = outcome_of(&message);
         let heard = own.unwrap_or(Heard::Answer);
-        if let Some(fate) = fate {
-            let right = match &fate {
-                Fate::NotSent => heard == Heard::NotExecuted,
-                Fate::Sent => heard == Heard::Unknown,
-                Fate::Lost => heard == Heard::Executed,
-                // In full, or what is still known of it.
-                Fate::Answered(body) => {
-                    let held = Message::parse(body.clone()).ok();
-                    let told = held
-                        .as_ref()
-                        .and_then(outcome_of)
-                        .unwrap_or(Heard::Executed);
-                    *body == data || own == Some(told)
-                }
-            };
-            if !right {
-                return broken("I1", format!("call {number}: {fate:?}, but {data:?}"));
-            }
+        if let Some(fate) = fate
+            && !is_fated(&fate, own, &data)
+        {
+            return broken("I1", format!("call {number}: {fate:?}, but {data:?}"));
         }
         let Some(record) = self.book.get_mut(number) else {
             return Ok(());
