@@ -147,6 +147,7 @@ pub(crate) fn of_upstream(
             json!({ "generation": generation.0, "reason": reason }),
         ),
         Event::Resumed { generation } => ("session.resumed", json!({ "generation": generation.0 })),
+        Event::Drained => ("server.drained", json!({})),
         Event::Unauthorized { generation } => {
             ("server.unauthorized", json!({ "generation": generation.0 }))
         }

@@ -169,6 +169,7 @@ impl World {
             SessionEvent::StateLost { .. }
             | SessionEvent::Withdrawn { .. }
             | SessionEvent::InstanceGone { .. }
+            | SessionEvent::Renewed { .. }
             | SessionEvent::ListChanged(_)
             | SessionEvent::Listed { .. } => Ok(()),
         }

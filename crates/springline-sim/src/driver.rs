@@ -30,6 +30,8 @@ impl World {
                 self.check_licence(at)?;
                 self.open(at, generation)
             }
+            // No configuration changes here.
+            Output::Moved { .. } => Ok(()),
             Output::Send {
                 generation,
                 exchange,
@@ -135,6 +137,7 @@ impl World {
             Output::Listen { exchange, .. } => (6, exchange.0, Bytes::new()),
             Output::Abort { exchange, .. } => (7, exchange.0, Bytes::new()),
             Output::RefreshCredentials => (8, 0, Bytes::new()),
+            Output::Moved { key, .. } => (15, key.number, Bytes::new()),
             Output::End {
                 generation, delete, ..
             } => (9, generation.0 * 2 + u64::from(*delete), Bytes::new()),
@@ -166,6 +169,7 @@ impl World {
                 | Output::Listen { .. }
                 | Output::Abort { .. }
                 | Output::RefreshCredentials
+                | Output::Moved { .. }
                 | Output::End { .. }
                 | Output::ToSession { .. }
                 | Output::Emit(_)) => format!("{other:?}"),
@@ -235,6 +239,7 @@ impl World {
                 licence.opens += 1;
             }
             Told::Lost { .. }
+            | Told::Drained
             | Told::Ready { .. }
             | Told::Replayed { .. }
             | Told::Ended { .. }
@@ -476,6 +481,7 @@ impl World {
             | Told::Replayed { .. }
             | Told::Ended { .. }
             | Told::Dropped { .. }
+            | Told::Drained
             | Told::Resumed { .. }
             | Told::Unauthorized { .. } => return Ok(()),
         };
@@ -537,6 +543,9 @@ impl World {
             | Input::Greet { .. }
             | Input::Attached(_)
             | Input::Retire
+            | Input::Drain(_)
+            | Input::Take { .. }
+            | Input::Settings(_)
             | Input::Close { .. }
             | Input::Credentials { .. }
             | Input::Admitted { .. }

@@ -148,6 +148,7 @@ fn refused(status: StatusCode, body: &Bytes) -> Failure {
     let exit = match member("code").as_deref() {
         Some("unknown_server" | "unknown_tool") => Exit::Unknown,
         Some("bad_request") => Exit::Usage,
+        Some("config_refused") => Exit::Config,
         _ => Exit::Failed,
     };
     let text = member("message").unwrap_or_else(|| format!("the gateway answered {status}"));

@@ -1,5 +1,5 @@
 //! The commands that ask a running gateway: `status`, `servers`, `sessions`, `tools`, `call`,
-//! `restart`, `stop`, `events`.
+//! `restart`, `reload`, `stop`, `events`.
 //!
 //! Owns: what they print. With `--json` that is the gateway's own answer, byte for byte. It must
 //! not know how the gateway comes to an answer.
@@ -336,6 +336,25 @@ pub(crate) async fn restart(args: RestartArgs) -> Ended {
             clean(&args.server),
             cell(&answer["instances"])
         ))?;
+    }
+    console.flush()?;
+    Ok(Exit::Done)
+}
+
+pub(crate) async fn reload(args: AskArgs) -> Ended {
+    let mut api = connect(args.place).await?;
+    let body = api.post("/api/reload", b"{}".to_vec()).await?;
+    let answer = parse(&body)?;
+    for note in items(&answer, "notes") {
+        crate::say(&clean(&cell(note)));
+    }
+    let mut console = Console::new();
+    if args.json {
+        console.raw(&body)?;
+    } else {
+        for what in ["added", "removed", "changed", "kept"] {
+            console.line(&format!("{what:<8} {}", clean(&cell(&answer[what]))))?;
+        }
     }
     console.flush()?;
     Ok(Exit::Done)

@@ -58,6 +58,9 @@ pub(crate) enum Command {
     /// Have a server start afresh with the next call; what is in flight finishes first.
     #[command(after_help = RESTART_EXAMPLES)]
     Restart(RestartArgs),
+    /// Read the configuration again; what did not change is not touched.
+    #[command(after_help = RELOAD_EXAMPLES)]
+    Reload(AskArgs),
     /// Stop the gateway in good order, and wait until it is gone.
     #[command(after_help = STOP_EXAMPLES)]
     Stop(StopArgs),
@@ -253,6 +256,14 @@ Examples:
 const RESTART_EXAMPLES: &str = "\
 Examples:
   springline restart github";
+
+const RELOAD_EXAMPLES: &str = "\
+Examples:
+  springline reload
+  springline reload --json | jq .changed
+
+It returns when new calls meet the new configuration. A configuration that is refused changes
+nothing: exit code 3, and the message names file and line.";
 
 const STOP_EXAMPLES: &str = "\
 Examples:

@@ -7,6 +7,7 @@ mod console;
 mod demo;
 mod exit;
 mod pipe;
+mod reload;
 mod serve;
 
 use std::io::Write as _;
@@ -50,6 +51,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Tools(args) => asked(ask::tools(args)),
         Command::Call(args) => asked(ask::call(args)),
         Command::Restart(args) => asked(ask::restart(args)),
+        Command::Reload(args) => asked(ask::reload(args)),
         Command::Stop(args) => asked(ask::stop(args)),
         Command::Events(args) => asked(ask::events(args)),
         Command::Demo => Ok(demo::run()?.into()),

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use parking_lot::Mutex;
 use springline_engine::admin::{Admin, AdminFacts};
-use springline_engine::config::{self, Config, Overrides, ProcessEnvironment, Settings, Sources};
+use springline_engine::config::{Config, Overrides, Settings, Sources};
 use springline_engine::downstream::route::Routes;
 use springline_engine::downstream::socket::{self, PidLock, SocketError};
 use springline_engine::downstream::{HttpServer, HttpSettings, Token, listen};
@@ -21,6 +22,7 @@ use tokio::sync::watch;
 
 use crate::cli::ServeArgs;
 use crate::exit::Exit;
+use crate::reload::{self, Origin, Reloader};
 
 /// How long answers may take to leave after the stop of the gateway itself.
 const CONNECTIONS_GRACE: Duration = Duration::from_secs(2);
@@ -34,10 +36,14 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         state_dir: args.state_dir,
     };
     let sources = Sources::from_files(args.place.config);
-    let config = match config::load(&sources, &overrides, &ProcessEnvironment) {
-        Ok(config) => config,
-        Err(error) => {
-            crate::say(&format!("configuration refused: {error}"));
+    let origin = Origin { sources, overrides };
+    let (config, prints) = match origin.read() {
+        (Ok(config), prints) => (config, prints),
+        (Err(error), _) => {
+            crate::say(&format!(
+                "configuration refused: {}",
+                reload::text_of(&error)
+            ));
             return Ok(Exit::Config);
         }
     };
@@ -86,10 +92,21 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         spawn::named("listener", Arc::clone(&server).serve_tcp(listener));
     }
     let mut stops = Stops::new(&admin)?;
+    let hangup = signal(SignalKind::hangup())?;
+    let config = Arc::new(Mutex::new(config));
+    let reloader = Reloader::new(
+        origin,
+        prints,
+        Arc::clone(&gateway),
+        Arc::clone(&server),
+        Arc::clone(&config),
+    );
+    reload::start(reloader, admin.reloads(), hangup);
     spawn::named("socket", Arc::clone(&server).serve_unix(bound.listener));
     announce(&gateway, &addresses);
     stops.next().await;
-    drain(&gateway, &config, &mut stops).await;
+    let longest = patience(&config.lock());
+    drain(&gateway, longest, &mut stops).await;
     admin.end_feeds();
     server.stop(CONNECTIONS_GRACE).await;
     drop(bound.claim);
@@ -122,7 +139,7 @@ pub(crate) fn shared_http() -> Arc<HttpShared> {
     Arc::new(HttpShared::new(proxies, Arc::new(clock::wall)))
 }
 
-fn http_settings(settings: &Settings) -> HttpSettings {
+pub(crate) fn http_settings(settings: &Settings) -> HttpSettings {
     HttpSettings {
         allowed_hosts: settings.allowed_hosts.clone(),
         allowed_origins: settings.allowed_origins.clone(),
@@ -170,7 +187,7 @@ fn facts(config: &Config, addresses: &[SocketAddr]) -> AdminFacts {
 
 /// The orderly stop: calls in flight may finish, within `drain` or else within the longest that a
 /// call may take at all. Whoever asks a second time does not want to wait.
-async fn drain(gateway: &Gateway, config: &Config, stops: &mut Stops) {
+async fn drain(gateway: &Gateway, longest: Duration, stops: &mut Stops) {
     let pending: usize = gateway
         .sessions()
         .iter()
@@ -181,23 +198,26 @@ async fn drain(gateway: &Gateway, config: &Config, stops: &mut Stops) {
             "stopping: waiting for {pending} requests in flight; a second signal ends them"
         ));
     }
+    tokio::select! {
+        () = gateway.shut_down(longest) => {}
+        () = stops.next() => gateway.shut_down(Duration::ZERO).await,
+    }
+}
+
+/// How long an orderly stop waits for calls.
+fn patience(config: &Config) -> Duration {
     let longest = config
         .servers
         .values()
         .map(|entry| entry.options.call_timeout_max)
         .max();
-    let drain = config.settings.drain.or(longest).unwrap_or_default();
-    tokio::select! {
-        () = gateway.shut_down(drain) => {}
-        () = stops.next() => gateway.shut_down(Duration::ZERO).await,
-    }
+    config.settings.drain.or(longest).unwrap_or_default()
 }
 
 /// The ways in which the process is told to stop.
 struct Stops {
     terminate: Signal,
     interrupt: Signal,
-    hangup: Signal,
     asked: watch::Receiver<u32>,
     /// How many of those that were asked for have been told.
     told: u32,
@@ -208,7 +228,6 @@ impl Stops {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
-            hangup: signal(SignalKind::hangup())?,
             asked: admin.stops(),
             told: 0,
         })
@@ -221,10 +240,6 @@ impl Stops {
             tokio::select! {
                 _ = self.terminate.recv() => return,
                 _ = self.interrupt.recv() => return,
-                // The terminal that it was started on may go; the gateway stays.
-                _ = self.hangup.recv() => {
-                    tracing::warn!("SIGHUP: reload is not available yet; nothing was changed");
-                }
                 asked = self.asked.wait_for(|count| *count > told) => {
                     if asked.is_ok() {
                         self.told += 1;

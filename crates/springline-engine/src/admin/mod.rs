@@ -7,6 +7,7 @@ mod argument;
 mod client;
 mod feed;
 mod metric;
+mod reload;
 mod tool;
 mod view;
 
@@ -25,6 +26,8 @@ use crate::downstream::answer::{self, Answer};
 use crate::downstream::route::{RouteFuture, RouteRequest, Routes};
 use crate::downstream::{Principal, guard, socket};
 use crate::gateway::Gateway;
+
+pub use self::reload::{ReloadRefused, Reloaded, Reloads};
 
 /// What only the program knows about itself.
 #[derive(Clone, Debug)]
@@ -46,6 +49,7 @@ pub struct Admin {
     stops: watch::Sender<u32>,
     /// Turns true when feeds of events must end.
     over: watch::Sender<bool>,
+    reloads: reload::Desk,
 }
 
 impl Admin {
@@ -57,12 +61,18 @@ impl Admin {
             started: clock::now(),
             stops: watch::Sender::new(0),
             over: watch::Sender::new(false),
+            reloads: reload::Desk::new(),
         })
     }
 
     /// How often a stop was asked for; whoever runs the gateway acts on it.
     pub fn stops(&self) -> watch::Receiver<u32> {
         self.stops.subscribe()
+    }
+
+    /// The reloads that are asked for; whoever owns the configuration takes them, once.
+    pub fn reloads(&self) -> Option<Reloads> {
+        self.reloads.take()
     }
 
     /// Ends the feeds of events, which would otherwise hold up the stop of the server.
@@ -127,6 +137,7 @@ impl Admin {
             Route::Tools => self.tools(request).await?,
             Route::Call => self.call(request).await?,
             Route::Restart => self.restart(&Fields::of(&request.body)?)?,
+            Route::Reload => self.reloads.ask().await?,
             Route::Stop => self.stop(&Fields::of(&request.body)?),
             Route::Events => {
                 let follow = parameter(request, "follow").is_some_and(|value| value != "0");
@@ -232,6 +243,7 @@ enum Route {
     Tools,
     Call,
     Restart,
+    Reload,
     Stop,
     Events,
     Metrics,
@@ -244,6 +256,7 @@ const ROUTES: &[(&str, Route)] = &[
     ("/api/tools", Route::Tools),
     ("/api/call", Route::Call),
     ("/api/restart", Route::Restart),
+    ("/api/reload", Route::Reload),
     ("/api/stop", Route::Stop),
     ("/api/events", Route::Events),
     ("/metrics", Route::Metrics),
@@ -252,7 +265,7 @@ const ROUTES: &[(&str, Route)] = &[
 impl Route {
     fn method(self) -> Method {
         match self {
-            Self::Call | Self::Restart | Self::Stop => Method::POST,
+            Self::Call | Self::Restart | Self::Reload | Self::Stop => Method::POST,
             Self::Status
             | Self::Servers
             | Self::Sessions

@@ -2,28 +2,33 @@
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use crate::config::{Auth, Definition, Entry, HttpDefinition, ProcessEnvironment};
 use crate::event::Events;
 use crate::upstream::http::{Credentials, HttpAuth, HttpSpec};
 
-/// The transport's view of an entry.
+/// The transport's view of an entry; `source` is where its credentials are read again.
 pub(crate) fn http_spec(
     server: &Arc<str>,
     definition: &HttpDefinition,
-    entry: &Entry,
+    source: &Arc<Mutex<Entry>>,
     events: &Arc<Events>,
 ) -> HttpSpec {
     let credentials = credentials_of(definition).unwrap_or_else(|error| {
         tracing::warn!(server = %server, %error, "credentials that cannot be sent are left out");
         Credentials::none()
     });
-    let entry = entry.clone();
+    let source = Arc::clone(source);
     let (name, events) = (Arc::clone(server), Arc::clone(events));
     HttpSpec {
         server: Arc::clone(server),
         url: definition.url.clone(),
         credentials,
-        reread: Arc::new(move || reread(&entry)),
+        reread: Arc::new(move || {
+            let entry = source.lock().clone();
+            reread(&entry)
+        }),
         ca: definition.ca.as_ref().map(|ca| ca.path.clone()),
         on_delete: Some(Arc::new(move |generation, outcome| {
             let mut facts = serde_json::Map::new();

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use springline_proto::call::Generation;
 use springline_proto::settings::{ReplayPolicy, StateLossPolicy, UpstreamSettings};
 use springline_proto::upstream::{Output, Transport};
@@ -98,6 +99,8 @@ fn upstream_settings(entry: &Entry, settings: &Settings) -> UpstreamSettings {
 pub(crate) struct Carrier {
     server: Arc<str>,
     kind: Kind,
+    /// Where credentials are read again: the entry as it was written last.
+    source: Option<Arc<Mutex<Entry>>>,
 }
 
 enum Kind {
@@ -114,6 +117,7 @@ impl Carrier {
         limits: &Limits,
         events: &Arc<Events>,
     ) -> Self {
+        let source = Arc::new(Mutex::new(spec.entry.clone()));
         let kind = match &spec.definition {
             Ok(Definition::Stdio(definition)) => {
                 let child = ChildSpec {
@@ -130,7 +134,7 @@ impl Carrier {
                 Kind::Child(StdioTransport::new(child, sink, limits.stdio.clone()))
             }
             Ok(Definition::Http(definition)) => {
-                let http = http_spec(&spec.name, definition, &spec.entry, events);
+                let http = http_spec(&spec.name, definition, &source, events);
                 let shared = Arc::clone(&limits.http_shared);
                 Kind::Http(HttpTransport::new(http, sink, limits.http.clone(), shared))
             }
@@ -139,6 +143,7 @@ impl Carrier {
         Self {
             server: Arc::clone(&spec.name),
             kind,
+            source: Some(source),
         }
     }
 
@@ -147,6 +152,14 @@ impl Carrier {
         Self {
             server,
             kind: Kind::Nothing,
+            source: None,
+        }
+    }
+
+    /// The same server, perhaps written otherwise: credentials are read from there from now on.
+    pub(crate) fn adopt(&self, entry: &Entry) {
+        if let Some(source) = &self.source {
+            *source.lock() = entry.clone();
         }
     }
 
@@ -178,6 +191,7 @@ impl Carrier {
                 Output::Persist(_)
                 | Output::Forget
                 | Output::Sent { .. }
+                | Output::Moved { .. }
                 | Output::Reserve { .. }
                 | Output::Open { .. }
                 | Output::Resume { .. }
@@ -262,6 +276,7 @@ fn perform_http(http: &HttpTransport, output: Output) {
         Output::Persist(_)
         | Output::Forget
         | Output::Sent { .. }
+        | Output::Moved { .. }
         | Output::Reserve { .. }
         | Output::Open { .. }
         | Output::RefreshCredentials

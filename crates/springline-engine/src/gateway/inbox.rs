@@ -58,6 +58,11 @@ impl<T> Inbox<T> {
         !queue.driven && queue.inputs.is_empty()
     }
 
+    /// Takes the turn to drive before anybody can: inputs wait until [`Self::done`].
+    pub(crate) fn hold(&self) {
+        self.0.lock().driven = true;
+    }
+
     /// Gives the turn back; ask for it again, since inputs may have come meanwhile.
     pub(crate) fn done(&self) {
         self.0.lock().driven = false;

@@ -7,6 +7,7 @@ mod credential;
 mod entry;
 mod inbox;
 mod mailbox;
+mod reload;
 mod rest;
 mod revive;
 mod session;
@@ -24,6 +25,7 @@ use springline_proto::session::{Accept, Downstream, Endpoint, Part, Session};
 use springline_proto::upstream::{Input as UpstreamInput, Standby};
 use springline_proto::version::Version;
 
+pub use self::reload::Changes;
 pub use self::rest::{Rest, RestError};
 pub use self::session::{PartStream, SessionHandle, SessionView};
 
@@ -105,7 +107,7 @@ impl Gateway {
 
     /// The settings in force.
     pub fn settings(&self) -> Arc<Settings> {
-        Arc::clone(&self.shared.settings)
+        self.shared.settings()
     }
 
     /// The log of events.
@@ -163,7 +165,7 @@ impl Gateway {
     /// client attached gives way.
     fn make_room(&self) -> Result<(), OpenError> {
         let open = self.shared.sessions_len() + self.shared.rest.dormant_len();
-        if open < self.shared.settings.sessions_max {
+        if open < self.shared.settings().sessions_max {
             return Ok(());
         }
         let oldest = self
@@ -377,13 +379,14 @@ async fn expire_sessions(shared: std::sync::Weak<Shared>) {
         let Some(shared) = shared.upgrade() else {
             return;
         };
+        let settings = shared.settings();
         for cell in shared.sessions() {
             let view = cell.view();
-            if !view.attached && view.pending == 0 && view.idle > shared.settings.session_idle {
+            if !view.attached && view.pending == 0 && view.idle > settings.session_idle {
                 cell.input(springline_proto::session::Input::Close);
             }
         }
-        for (digest, stored) in shared.rest.expired(shared.settings.session_idle) {
+        for (digest, stored) in shared.rest.expired(settings.session_idle) {
             shared.end_dormant(digest, &stored);
         }
         shared.rest.age(clock::moment().0, &shared.events);

@@ -243,7 +243,8 @@ impl Rest {
                     },
                     note: 0,
                 }),
-                UpstreamOutput::Reserve { .. }
+                UpstreamOutput::Moved { .. }
+                | UpstreamOutput::Reserve { .. }
                 | UpstreamOutput::Open { .. }
                 | UpstreamOutput::Send { .. }
                 | UpstreamOutput::Resume { .. }

@@ -48,7 +48,7 @@ impl Shared {
             key: own.key,
             endpoint: own.endpoint.clone(),
             downstream: kind,
-            settings: session_settings(&self.settings),
+            settings: session_settings(&self.settings()),
             cursor_key: own.cursor_key,
             base: self.rest.base(),
             entries,

@@ -57,9 +57,12 @@ pub(crate) struct SessionCell {
     /// Held by the one who drives; never while anything else is called.
     core: Mutex<Core>,
     routes: Mutex<Routes>,
-    upstreams: Mutex<BTreeMap<Arc<str>, Arc<UpstreamCell>>>,
+    /// Held for a look-up or a change; never while anything else is called.
+    pub(super) upstreams: Mutex<BTreeMap<Arc<str>, Arc<UpstreamCell>>>,
+    /// Upstreams whose place is taken, until their last call is over. The same.
+    pub(super) leaving: Mutex<Vec<Arc<UpstreamCell>>>,
     next: AtomicU64,
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     this: Weak<SessionCell>,
 }
 
@@ -114,6 +117,7 @@ impl SessionCell {
             }),
             routes: Mutex::default(),
             upstreams: Mutex::default(),
+            leaving: Mutex::default(),
             next: AtomicU64::new(1),
             shared,
             this: this.clone(),
@@ -168,6 +172,7 @@ impl SessionCell {
 
     /// Lets go of the servers without ending their sessions: the next start goes on with them.
     pub(super) fn suspend(&self) {
+        self.end_leaving();
         let upstreams = std::mem::take(&mut *self.upstreams.lock());
         for cell in upstreams.into_values() {
             self.shared.retire_upstream(Arc::clone(&cell));
@@ -257,7 +262,10 @@ impl SessionCell {
         }
     }
 
-    fn to_upstream(&self, server: &Arc<str>, input: UpstreamInput) {
+    pub(super) fn to_upstream(&self, server: &Arc<str>, input: UpstreamInput) {
+        if self.to_leaving(server, &input) {
+            return;
+        }
         let held = self.upstreams.lock().get(server).cloned();
         let cell = match held {
             Some(cell) => cell,
@@ -269,19 +277,24 @@ impl SessionCell {
                 return;
             }
             None => {
-                let owner = Owner {
-                    session: self.key,
-                    rest: self.is_kept.then_some(self.rest),
-                    cell: self.this.clone(),
-                };
-                let cell = self.shared.make_upstream(server, owner);
-                self.upstreams
-                    .lock()
-                    .insert(Arc::clone(server), Arc::clone(&cell));
+                let cell = self.shared.make_upstream(server, self.owner());
+                self.upstreams.lock().insert(Arc::clone(server), cell);
+                // The entry may have changed since it was read for this one.
+                self.reconcile(server);
+                let held = self.upstreams.lock().get(server).cloned();
+                let Some(cell) = held else { return };
                 cell
             }
         };
         cell.input(input);
+    }
+
+    pub(super) fn owner(&self) -> Owner {
+        Owner {
+            session: self.key,
+            rest: self.is_kept.then_some(self.rest),
+            cell: self.this.clone(),
+        }
     }
 
     /// The machine is done: connections end, and the gateway forgets the session.
@@ -290,6 +303,7 @@ impl SessionCell {
         for mailbox in routes.exchanges.values().chain(routes.connections.values()) {
             mailbox.close();
         }
+        self.end_leaving();
         let upstreams = std::mem::take(&mut *self.upstreams.lock());
         for cell in upstreams.into_values() {
             self.shared.retire_upstream(cell);

@@ -36,12 +36,16 @@ pub(crate) struct Owner {
 
 /// The state behind a gateway.
 pub(crate) struct Shared {
-    pub(crate) settings: Arc<Settings>,
+    /// Replaced whole by a reload.
+    settings: RwLock<Arc<Settings>>,
     pub(crate) events: Arc<Events>,
     pub(crate) timer: Arc<Timer>,
     /// Children that may be starting at once.
     pub(crate) starts: Arc<Semaphore>,
-    limits: Limits,
+    /// Replaced whole by a reload; upstreams that are there keep theirs.
+    limits: RwLock<Limits>,
+    /// Held by the reload that is under way: one after the other.
+    pub(super) reload: Mutex<()>,
     /// The entries in the order of the configuration. Read for each new session and upstream.
     pub(crate) entries: RwLock<IndexMap<Arc<str>, Arc<EntrySpec>>>,
     /// What outlives the process.
@@ -66,8 +70,9 @@ impl Shared {
             events: Arc::default(),
             timer: Arc::default(),
             starts: Arc::new(Semaphore::new(settings.concurrent_starts.max(1))),
-            settings,
-            limits,
+            settings: RwLock::new(settings),
+            limits: RwLock::new(limits),
+            reload: Mutex::default(),
             entries: RwLock::new(entries),
             session_next: AtomicU64::new(rest.base() + 1),
             rest,
@@ -75,6 +80,17 @@ impl Shared {
             retired: Mutex::default(),
             stopping: AtomicBool::new(false),
         })
+    }
+
+    pub(crate) fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.settings.read())
+    }
+
+    /// Other settings for what comes from now on.
+    pub(super) fn configure(&self, settings: Arc<Settings>) {
+        let mut limits = self.limits.write();
+        *limits = Limits::new(&settings, Arc::clone(&limits.http_shared));
+        *self.settings.write() = settings;
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
@@ -162,36 +178,11 @@ impl Shared {
         owner: Owner,
     ) -> Arc<UpstreamCell> {
         let spec = self.entries.read().get(server).cloned();
-        let config = UpstreamConfig {
-            server: Arc::clone(server),
-            transport: spec
-                .as_ref()
-                .map_or(springline_proto::upstream::Transport::Http, |spec| {
-                    spec.transport()
-                }),
-            session: owner.session,
-            settings: spec
-                .as_ref()
-                .map(|spec| spec.settings.clone())
-                .unwrap_or_default(),
-            seed: super::random_u64(),
-            base: self.rest.base(),
-        };
+        let config = self.upstream_config(server, spec.as_deref(), owner.session);
         let identity = spec.as_ref().map_or([0; 32], |spec| spec.identity);
         let machine = self.machine(config, owner.rest, &identity);
-        let fault = match &spec {
-            None => Some(Fault::new(FaultKind::ServerRemoved)),
-            Some(spec) => spec
-                .unavailable()
-                .map(|reason| Fault::new(FaultKind::ServerUnavailable).because(reason)),
-        };
-        let name = Arc::clone(server);
-        let rest = owner.rest.map(|rest| (rest, identity));
-        let shared = Arc::clone(self);
-        let made = UpstreamCell::new(machine, owner.cell, rest, shared, |sink| match &spec {
-            Some(spec) => Carrier::new(spec, sink, &self.limits, &self.events),
-            None => Carrier::nothing(name),
-        });
+        let fault = fault_of(spec.as_deref());
+        let made = self.carry(server, spec, owner, machine);
         if let (Standby::Ready(generation), _) = made.standby() {
             // It goes on with a session of before the start: the transport must know it.
             made.carrier().open(generation);
@@ -203,6 +194,48 @@ impl Shared {
             });
         }
         made
+    }
+
+    pub(super) fn upstream_config(
+        &self,
+        server: &Arc<str>,
+        spec: Option<&EntrySpec>,
+        session: SessionKey,
+    ) -> UpstreamConfig {
+        UpstreamConfig {
+            server: Arc::clone(server),
+            transport: spec.map_or(springline_proto::upstream::Transport::Http, |spec| {
+                spec.transport()
+            }),
+            session,
+            settings: spec.map(|spec| spec.settings.clone()).unwrap_or_default(),
+            seed: super::random_u64(),
+            base: self.rest.base(),
+        }
+    }
+
+    /// A cell for this machine, with the transport of the entry.
+    pub(super) fn carry(
+        self: &Arc<Self>,
+        server: &Arc<str>,
+        spec: Option<Arc<EntrySpec>>,
+        owner: Owner,
+        machine: Upstream,
+    ) -> Arc<UpstreamCell> {
+        let limits = self.limits.read().clone();
+        let shared = Arc::clone(self);
+        let (cell, rest) = (owner.cell, owner.rest);
+        UpstreamCell::new(
+            machine,
+            cell,
+            rest,
+            spec.clone(),
+            shared,
+            |sink| match &spec {
+                Some(spec) => Carrier::new(spec, sink, &limits, &self.events),
+                None => Carrier::nothing(Arc::clone(server)),
+            },
+        )
     }
 
     /// The machine of an upstream: as it was at rest, if it was. A session that was opened with
@@ -248,4 +281,13 @@ impl Shared {
     pub(crate) fn retired(&self) -> Vec<Arc<UpstreamCell>> {
         self.retired.lock().clone()
     }
+}
+
+/// Why no call can enter, if so.
+pub(super) fn fault_of(spec: Option<&EntrySpec>) -> Option<Fault> {
+    let Some(spec) = spec else {
+        return Some(Fault::new(FaultKind::ServerRemoved));
+    };
+    spec.unavailable()
+        .map(|reason| Fault::new(FaultKind::ServerUnavailable).because(reason))
 }

@@ -9,12 +9,15 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use springline_proto::call::{Generation, Moment};
+use springline_proto::error::Fault;
 use springline_proto::session::Input as SessionInput;
-use springline_proto::upstream::{Input, Output, Standby, Upstream};
+use springline_proto::upstream::{
+    Drain, Event, Input, Legacy, Output, Standby, Upstream, UpstreamConfig,
+};
 use springline_store::SessionDigest;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::entry::Carrier;
+use super::entry::{Carrier, EntrySpec};
 use super::inbox::{Inbox, Turn};
 use super::session::SessionCell;
 use super::shared::Shared;
@@ -46,10 +49,12 @@ pub(crate) struct UpstreamCell {
     /// Held by the one who drives, or for a look; never while anything else is called.
     core: Mutex<Core>,
     carrier: Carrier,
+    /// The entry that it serves; none if that is not configured. Held for a look or a change.
+    spec: Mutex<Option<Arc<EntrySpec>>>,
     session: Weak<SessionCell>,
     shared: Arc<Shared>,
-    /// What stands at rest for the session, if that outlives the process, and for the definition.
-    rest: Option<(SessionDigest, [u8; 32])>,
+    /// What stands at rest for the session, if that outlives the process.
+    rest: Option<SessionDigest>,
     this: Weak<UpstreamCell>,
     /// The turns in the start budget of children that are starting.
     permits: Mutex<Vec<(Generation, OwnedSemaphorePermit)>>,
@@ -70,7 +75,8 @@ impl UpstreamCell {
     pub(crate) fn new(
         machine: Upstream,
         session: Weak<SessionCell>,
-        rest: Option<(SessionDigest, [u8; 32])>,
+        rest: Option<SessionDigest>,
+        spec: Option<Arc<EntrySpec>>,
         shared: Arc<Shared>,
         carrier: impl FnOnce(Arc<dyn Sink>) -> Carrier,
     ) -> Arc<Self> {
@@ -84,6 +90,7 @@ impl UpstreamCell {
             session,
             shared,
             rest,
+            spec: Mutex::new(spec),
             this: this.clone(),
             permits: Mutex::default(),
         })
@@ -108,12 +115,13 @@ impl UpstreamCell {
                 }
                 self.arm(&mut core);
             }
-            if let Some((session, identity)) = &self.rest {
+            if let Some(session) = &self.rest {
+                let identity = self.spec().map_or([0; 32], |spec| spec.identity);
                 let server = self.carrier.server();
                 let shared = &self.shared;
                 shared
                     .rest
-                    .keep_upstream(*session, server, identity, &outputs, &shared.events);
+                    .keep_upstream(*session, server, &identity, &outputs, &shared.events);
             }
             for output in outputs {
                 self.perform(output);
@@ -144,12 +152,23 @@ impl UpstreamCell {
                     session.input(SessionInput::Upstream { server, event });
                 }
             }
+            Output::Moved { key, moved } => {
+                if let Some(session) = self.session.upgrade() {
+                    session.to_upstream(self.carrier.server(), Input::Take { key, moved });
+                }
+            }
             Output::Emit(event) => {
                 if let Some(generation) = settles_start(&event) {
                     self.release(generation);
                 }
                 let (name, facts) = event::of_upstream(self.carrier.server(), &event);
                 self.shared.events.record(name, facts);
+                if event == Event::Drained
+                    && let (Some(session), Some(this)) =
+                        (self.session.upgrade(), self.this.upgrade())
+                {
+                    session.left(&this);
+                }
             }
             Output::RefreshCredentials => {
                 if !self.carrier.refresh_credentials() {
@@ -220,6 +239,68 @@ impl UpstreamCell {
         }
     }
 
+    /// The entry that it serves.
+    pub(super) fn spec(&self) -> Option<Arc<EntrySpec>> {
+        self.spec.lock().clone()
+    }
+
+    /// Serves the same server under an entry that is written otherwise.
+    pub(super) fn adopt(&self, spec: Arc<EntrySpec>, rotated: bool) {
+        self.carrier.adopt(&spec.entry);
+        let settings = Box::new(spec.settings.clone());
+        *self.spec.lock() = Some(spec);
+        self.input(Input::Settings(settings));
+        if rotated {
+            // Its report goes to the machine, which then knows that old refusals are old.
+            self.carrier.refresh_credentials();
+        }
+    }
+
+    /// Back into service, if its end was not begun.
+    pub(super) fn revive(&self) -> bool {
+        self.core.lock().machine.revive()
+    }
+
+    /// Inputs wait from now on, until [`Self::begin`].
+    pub(super) fn hold(&self) {
+        self.inbox.hold();
+    }
+
+    /// Takes the place of another, with what that one left.
+    pub(super) fn begin(&self, config: UpstreamConfig, legacy: Legacy, fault: Option<Fault>) {
+        {
+            let mut core = self.core.lock();
+            let now = clock::moment();
+            core.machine = Upstream::succeed(config, legacy, now);
+            if let Some(fault) = fault {
+                let end_session = false;
+                core.machine
+                    .handle(now, Input::Close { fault, end_session });
+            }
+        }
+        self.inbox.done();
+        self.input(Input::Timer);
+    }
+
+    /// Goes out of service for the one that takes its place. The next input drives it.
+    pub(super) fn hand_over(&self) -> Legacy {
+        let mut core = self.core.lock();
+        let legacy = core.machine.legacy();
+        core.machine
+            .handle(clock::moment(), Input::Drain(Drain::Move));
+        legacy
+    }
+
+    /// Whether an instance of it has this name.
+    pub(super) fn has(&self, generation: Generation) -> bool {
+        self.core.lock().machine.has(generation)
+    }
+
+    /// Whether nothing is left of it.
+    pub(super) fn is_gone(&self) -> bool {
+        self.core.lock().machine.is_gone()
+    }
+
     pub(crate) fn carrier(&self) -> &Carrier {
         &self.carrier
     }
@@ -246,14 +327,14 @@ impl Wake for UpstreamCell {
 }
 
 /// The generation whose start is over, for better or worse, with this event.
-fn settles_start(event: &springline_proto::upstream::Event) -> Option<Generation> {
-    use springline_proto::upstream::Event;
+fn settles_start(event: &Event) -> Option<Generation> {
     match event {
         Event::Ready { generation, .. }
         | Event::StartFailed { generation, .. }
         | Event::Ended { generation, .. }
         | Event::Lost { generation, .. } => Some(*generation),
         Event::Replayed { .. }
+        | Event::Drained
         | Event::Dropped { .. }
         | Event::Resumed { .. }
         | Event::Unauthorized { .. } => None,

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::client::Level;
 use super::gather::{Gather, List, Walk};
-use super::port::{Accept, EntryView};
+use super::port::{Accept, EntryView, Known, Output};
 use super::request::result_response;
 use super::route::Astray;
 use super::{Phase, Session};
@@ -31,8 +31,8 @@ pub(super) struct All {
     /// In the order of the configuration.
     pub(super) entries: Vec<Entry>,
     pub(super) cursor_key: CursorKey,
-    /// Names of entries that are configured no longer.
-    pub(super) removed: BTreeSet<Arc<str>>,
+    /// Names of entries that are configured no longer, and whether their servers were started.
+    pub(super) removed: BTreeMap<Arc<str>, bool>,
     hello: Option<Hello>,
     /// The raw level that the client set.
     level: Option<Bytes>,
@@ -96,7 +96,7 @@ impl All {
         Self {
             entries: entries.into_iter().map(Entry::of).collect(),
             cursor_key: CursorKey::new(cursor_key),
-            removed: BTreeSet::new(),
+            removed: BTreeMap::new(),
             hello: None,
             level: None,
             starts: BTreeMap::new(),
@@ -209,6 +209,27 @@ impl Session {
         entry.initialize = Some(result.clone());
         if let Some(level) = level.filter(|_| entry.has_logging()) {
             self.send_level(server, &level);
+        }
+    }
+
+    /// A new instance took the place of an old one; it may offer other things.
+    pub(super) fn on_renewed(&mut self, now: Moment, server: &Arc<str>, result: &Bytes) {
+        let what = Known::Initialize(result.clone());
+        self.out.push_back(Output::Remember {
+            server: Arc::clone(server),
+            what,
+        });
+        let Some(entry) = self.all.as_mut().and_then(|all| all.entry_mut(server)) else {
+            return;
+        };
+        let before = ListKind::ALL.map(|kind| entry.may_have(kind));
+        entry.initialize = Some(result.clone());
+        let after = ListKind::ALL.map(|kind| entry.may_have(kind));
+        for (kind, (before, after)) in ListKind::ALL.into_iter().zip(before.into_iter().zip(after))
+        {
+            if before != after {
+                self.note_changed(now, kind);
+            }
         }
     }
 
@@ -357,9 +378,13 @@ impl Session {
             }
             all.entries.push(entry);
         }
-        all.removed.extend(old.into_iter().map(|entry| entry.name));
-        for entry in &all.entries {
-            all.removed.remove(&entry.name);
+        all.removed
+            .extend(old.into_iter().map(|entry| (entry.name, entry.started)));
+        for entry in &mut all.entries {
+            // Added again: its upstream knows the handshake still.
+            if all.removed.remove(&entry.name) == Some(true) {
+                entry.started = entry.is_available();
+            }
         }
         while all.removed.len() > REMOVED_MAX {
             all.removed.pop_first();

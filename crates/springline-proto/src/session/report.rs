@@ -61,6 +61,7 @@ impl Session {
             SessionEvent::InstanceGone { generation } => {
                 self.on_instance_gone(now, server, generation);
             }
+            SessionEvent::Renewed { result } => self.on_renewed(now, server, &result),
             SessionEvent::StateLost { reason } => self.on_state_lost(now, server, &reason),
             SessionEvent::ListChanged(kind) => self.on_list_changed(now, server, kind),
             SessionEvent::Listed { kind, pages } => {

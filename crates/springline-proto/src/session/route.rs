@@ -101,9 +101,9 @@ impl Session {
 
     /// Why nothing is there: the server may have been until the configuration changed.
     fn astray(&self, server: Option<&str>, otherwise: impl FnOnce() -> Astray) -> Astray {
-        let removed = server.and_then(|server| self.all.as_ref()?.removed.get(server));
+        let removed = server.and_then(|server| self.all.as_ref()?.removed.get_key_value(server));
         match removed {
-            Some(server) => Astray::Fault(Fault::new(FaultKind::ServerRemoved).of(server)),
+            Some((server, _)) => Astray::Fault(Fault::new(FaultKind::ServerRemoved).of(server)),
             None => otherwise(),
         }
     }

@@ -80,7 +80,9 @@ impl Upstream {
 
     /// Tells the client, once for each loss, that what the server knew of it is gone.
     pub(super) fn note_state_loss(&mut self, reason: &str) {
-        if self.config.settings.on_state_loss != StateLossPolicy::Hide {
+        // Of no concern to the client once another machine serves it.
+        let concerns = self.drain.is_none();
+        if concerns && self.config.settings.on_state_loss != StateLossPolicy::Hide {
             let reason = error::sanitise(reason, error::CAUSE_MAX).into();
             self.tell(SessionEvent::StateLost { reason });
         }

@@ -14,6 +14,7 @@
 
 mod chance;
 mod credential;
+mod drain;
 mod exchange;
 mod hint;
 mod inbound;
@@ -30,6 +31,7 @@ mod start;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+pub use self::drain::{Drain, Legacy, Moved};
 pub use self::port::{End, Event, Hello, Input, Output, Purpose, Refusal, Route, SessionEvent};
 pub use self::record::Record;
 
@@ -128,6 +130,10 @@ pub struct Upstream {
     credential: Credential,
     restore: Restore,
     hints: Hints,
+    /// It takes nothing new: it is on its way out.
+    drain: Option<Drain>,
+    /// Whether it was told that nothing is left.
+    drained: bool,
     /// The resumed session was not told yet what it must know.
     restore_due: bool,
     /// The generation that the record at rest can resume.
@@ -161,6 +167,8 @@ impl Upstream {
             credential: Credential::default(),
             restore: Restore::default(),
             hints: Hints::default(),
+            drain: None,
+            drained: false,
             restore_due: false,
             persisted: None,
             attached: true,
@@ -206,7 +214,13 @@ impl Upstream {
             }
             Input::Attached(attached) => self.on_attached(now, attached),
             Input::Retire => self.on_retire(),
-            Input::Close { fault, end_session } => self.on_close(now, &fault, end_session),
+            Input::Drain(drain) => self.on_drain(drain),
+            Input::Take { key, moved } => self.on_take(now, key, *moved),
+            Input::Settings(settings) => self.on_settings(*settings),
+            Input::Close { fault, end_session } => {
+                self.drain = None;
+                self.on_close(now, &fault, end_session);
+            }
             driver => self.handle_driver(now, driver),
         }
         self.advance(now);
@@ -265,6 +279,9 @@ impl Upstream {
             | Input::Greet { .. }
             | Input::Attached(_)
             | Input::Retire
+            | Input::Drain(_)
+            | Input::Take { .. }
+            | Input::Settings(_)
             | Input::Close { .. } => {}
         }
     }
@@ -276,8 +293,14 @@ impl Upstream {
         reason = "nothing else matters after the end"
     )]
     fn handle_closed(&mut self, now: Moment, input: Input, fault: Fault) {
+        let moves = matches!(self.drain, Some(Drain::Move));
         match input {
-            Input::Start { key, .. } | Input::Call { key, .. } => {
+            Input::Start { key, hello } if moves => self.pass_on_start(now, key, hello),
+            Input::Call { key, message } if moves => self.pass_on(now, key, message),
+            Input::Take { key, moved } if moves => self.pass_on_moved(key, moved),
+            Input::Drain(drain) => self.drain = Some(drain),
+            Input::Greet { hello } => self.hello = self.hello.take().or(Some(hello)),
+            Input::Start { key, .. } | Input::Call { key, .. } | Input::Take { key, .. } => {
                 self.tell_failed(key, fault.outcome(crate::error::Outcome::NotExecuted), None);
             }
             Input::Minted {
@@ -304,6 +327,7 @@ impl Upstream {
             Input::Timer => self.expire_instances(now),
             _ => {}
         }
+        self.note_drained();
     }
 
     /// The next thing that the driver has to do, until `None`.
@@ -397,6 +421,14 @@ impl Upstream {
     /// Moves what can move: starts an attempt if calls wait for one, sends what waits if an
     /// instance is ready, ends instances that are done.
     fn advance(&mut self, now: Moment) {
+        if let Some(drain) = self.drain.clone() {
+            if let Phase::Ready(generation) = self.phase {
+                self.promote_parked(now, generation);
+            }
+            self.drain_on(now, &drain);
+            self.end_retired(now);
+            return;
+        }
         match &self.phase {
             Phase::Ready(generation) => {
                 let generation = *generation;
@@ -426,6 +458,16 @@ impl Upstream {
         self.attached = attached;
         self.detached_at = (!attached).then_some(now);
         self.last_use = self.last_use.max(now);
+    }
+
+    fn on_settings(&mut self, settings: UpstreamSettings) {
+        self.config.settings = settings;
+        // With the settings may come another value of the same credential: the record goes with it.
+        if let Phase::Ready(generation) = self.phase
+            && self.persisted == Some(generation)
+        {
+            self.persist(generation);
+        }
     }
 
     fn on_retire(&mut self) {
@@ -471,7 +513,7 @@ impl Upstream {
             })
             .map(|(generation, _)| *generation)
             .collect();
-        if end_session {
+        if end_session && !matches!(self.drain, Some(Drain::Move)) {
             self.persisted = None;
             self.out.push_back(Output::Forget);
         }

@@ -81,6 +81,18 @@ pub enum Input {
     /// The present generation takes nothing new, finishes what it has, and is ended; the next call
     /// starts a new one.
     Retire,
+    /// The upstream goes out of service: what is with its instances may finish, nothing new enters,
+    /// then they are ended, sessions by DELETE, and the machine is closed.
+    Drain(super::Drain),
+    /// A request that the machine before this one had not sent.
+    Take {
+        /// Who asks.
+        key: CallKey,
+        /// The request.
+        moved: Box<super::Moved>,
+    },
+    /// Other spans and policies, from now on, also for what is under way.
+    Settings(Box<crate::settings::UpstreamSettings>),
     /// The upstream is done with: pending calls fail with this fault, instances are ended.
     Close {
         /// What pending calls hear.
@@ -309,6 +321,13 @@ pub enum Output {
         /// To which instance.
         generation: Generation,
     },
+    /// Give a request to the machine that took the place of this one, as [`Input::Take`].
+    Moved {
+        /// Who asks.
+        key: CallKey,
+        /// The request.
+        moved: Box<super::Moved>,
+    },
     /// Tell a session.
     ToSession {
         /// Which.
@@ -376,6 +395,12 @@ pub enum SessionEvent {
     InstanceGone {
         /// Which.
         generation: Generation,
+    },
+    /// A new instance took the place of an old one, and this is the raw JSON of the `result` of its
+    /// `initialize`.
+    Renewed {
+        /// What it announced.
+        result: Bytes,
     },
     /// The server started afresh; its in-session state is lost.
     StateLost {
@@ -447,6 +472,9 @@ pub enum Event {
         /// Which.
         generation: Generation,
     },
+    /// Nothing is left of an upstream that was taken out of service: its last call is over, and the
+    /// end of its last instance was begun.
+    Drained,
     /// Credentials were refused by the server.
     Unauthorized {
         /// By which instance.

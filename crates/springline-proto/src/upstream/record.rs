@@ -10,6 +10,7 @@ use bytes::Bytes;
 use crate::call::{Generation, Moment};
 use crate::codec::{Reader, Writer};
 use crate::method::ListKind;
+use crate::upstream::drain::Drain;
 use crate::upstream::instance::{Chance, Instance};
 use crate::upstream::port::{Hello, Output, Route};
 use crate::upstream::restore::{Print, Restore, Seen};
@@ -156,6 +157,9 @@ impl Upstream {
 
     /// Hands out what must outlive the process, before anybody can rely on it (I10).
     pub(super) fn persist(&mut self, generation: Generation) {
+        if matches!(self.drain, Some(Drain::Move)) {
+            return;
+        }
         let (Some(hello), Some(instance)) = (&self.hello, self.instances.get(&generation)) else {
             return;
         };
@@ -175,7 +179,7 @@ impl Upstream {
 
     /// The session of this generation is about to be ended: no restart may resume it.
     pub(super) fn persist_end(&mut self, generation: Generation) {
-        if self.persisted != Some(generation) {
+        if self.persisted != Some(generation) || matches!(self.drain, Some(Drain::Move)) {
             return;
         }
         let Some(hello) = &self.hello else { return };

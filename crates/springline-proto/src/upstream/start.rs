@@ -447,6 +447,7 @@ impl Upstream {
             }
         }
         if recovery {
+            self.tell(SessionEvent::Renewed { result });
             self.restore_state(now, generation);
         }
     }

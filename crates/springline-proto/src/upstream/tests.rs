@@ -4,6 +4,7 @@
 //! `+5s` lets time pass, with a timer at each deadline. Lines that begin with `>` are outputs.
 
 mod child;
+mod drain;
 mod end;
 mod fault;
 mod recovery;
@@ -18,7 +19,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::{
-    End, Hello, Input, Output, Record, Refusal, SessionEvent, Transport, Upstream, UpstreamConfig,
+    Drain, End, Hello, Input, Output, Record, Refusal, SessionEvent, Transport, Upstream,
+    UpstreamConfig,
 };
 use crate::call::{CallKey, ExchangeId, Generation, Moment, SessionKey};
 use crate::error::{Fault, FaultKind};
@@ -199,6 +201,8 @@ impl Script {
             },
             ["attached", on] => Input::Attached(on == "on"),
             ["retire"] => Input::Retire,
+            ["drain", "move"] => Input::Drain(Drain::Move),
+            ["drain", _] => Input::Drain(Drain::Refuse(Fault::new(FaultKind::ServerRemoved))),
             ["close", what] => Input::Close {
                 fault: Fault::new(FaultKind::ServerRemoved),
                 end_session: what == "end",
@@ -397,6 +401,7 @@ impl Script {
                     .unwrap_or("");
                 format!("end g{generation}{delete}{session}")
             }
+            Output::Moved { key, .. } => format!("moved {}", key.number),
             Output::ToSession { event, .. } => return show_event(event),
             Output::Persist(_) | Output::Forget | Output::Sent { .. } => {
                 return self.show_rest(output);
@@ -444,7 +449,9 @@ fn show_event(event: &SessionEvent) -> Option<String> {
         SessionEvent::Withdrawn { id, .. } => format!("withdrawn {}", String::from_utf8_lossy(id)),
         SessionEvent::StateLost { .. } => "state lost".into(),
         SessionEvent::ListChanged(kind) => format!("changed {kind:?}"),
-        SessionEvent::InstanceGone { .. } | SessionEvent::Listed { .. } => return None,
+        SessionEvent::InstanceGone { .. }
+        | SessionEvent::Listed { .. }
+        | SessionEvent::Renewed { .. } => return None,
     })
 }
 

@@ -21,5 +21,6 @@ mod loss;
 mod outage;
 mod peer;
 mod pipe;
+mod reload;
 mod restart;
 mod stream;

@@ -1,0 +1,207 @@
+//! Going out of service with calls under way, and handing the rest over.
+//!
+//! A reload takes an upstream out of service. What was sent to its instances may finish there, within
+//! its own deadlines; nothing new enters them, and no new instance is started. What was not sent yet
+//! is refused, or goes to the machine that takes the place of this one. When the last call is
+//! answered the instances are ended, sessions by DELETE.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+
+use crate::call::{CallKey, Generation, Moment};
+use crate::error::{Fault, FaultKind};
+use crate::message::Message;
+use crate::method::{ListKind, Method};
+use crate::upstream::pending::{Pending, Place, Task};
+use crate::upstream::port::{Event, Hello, Output};
+use crate::upstream::restore::{Restore, Seen};
+use crate::upstream::{Phase, Upstream, UpstreamConfig};
+
+/// What becomes of requests that a draining upstream has not sent.
+#[derive(Clone, Debug)]
+pub enum Drain {
+    /// They fail with this fault.
+    Refuse(Fault),
+    /// They go to the machine that took its place ([`Output::Moved`]). What is at rest belongs to
+    /// that machine too: this one persists nothing more.
+    Move,
+}
+
+/// A request on its way from one machine to the next, with its deadlines and its spent budgets.
+#[derive(Clone, Debug)]
+pub struct Moved {
+    pending: Pending,
+    /// With a handshake: its parameters.
+    hello: Option<Hello>,
+}
+
+/// What one machine leaves to the one that takes its place.
+#[derive(Clone, Debug)]
+pub struct Legacy {
+    hello: Option<Hello>,
+    generation: Generation,
+    was_ready: bool,
+    attached: bool,
+    detached_at: Option<Moment>,
+    restore: (BTreeSet<Bytes>, Option<Bytes>, BTreeMap<ListKind, Seen>),
+}
+
+impl Upstream {
+    /// What the machine that takes the place of this one must know. Drain this one
+    /// ([`Drain::Move`]) before anything else happens to it.
+    pub fn legacy(&self) -> Legacy {
+        Legacy {
+            hello: self.hello.clone(),
+            generation: self.generation_last,
+            was_ready: self.was_ready,
+            attached: self.attached,
+            detached_at: self.detached_at,
+            restore: self.restore.parts(),
+        }
+    }
+
+    /// The machine that takes the place of another, whose server is configured otherwise now. Its
+    /// generations follow on those before (I3), and its first instance is told what the last one
+    /// knew. If a client is attached, it starts at the next input, so that changed lists are told.
+    pub fn succeed(config: UpstreamConfig, legacy: Legacy, now: Moment) -> Self {
+        let mut machine = Self::new(config, now);
+        machine.hello = legacy.hello;
+        machine.generation_last = legacy.generation;
+        machine.was_ready = legacy.was_ready;
+        machine.attached = legacy.attached;
+        machine.detached_at = legacy.detached_at;
+        let (subscriptions, log_level, seen) = legacy.restore;
+        machine.restore = Restore::of(subscriptions, log_level, seen);
+        if machine.was_ready {
+            machine.note_state_loss("its configuration changed");
+            if machine.attached {
+                let key = machine.internal_key();
+                machine.accept(now, key, Task::Ping, Method::Ping);
+            }
+        }
+        machine
+    }
+
+    /// Puts a machine that refuses new calls back into service, with the instance and the session
+    /// that it still has. Says whether it could; one whose end was begun cannot.
+    pub fn revive(&mut self) -> bool {
+        let can = !matches!(self.phase, Phase::Closed(_));
+        if can {
+            self.drain = None;
+        }
+        can
+    }
+
+    /// Whether this instance is one of this machine's.
+    pub fn has(&self, generation: Generation) -> bool {
+        self.instances.contains_key(&generation)
+    }
+
+    pub(super) fn on_drain(&mut self, drain: Drain) {
+        self.drain = Some(drain);
+        if let Phase::Starting(attempt) = &self.phase {
+            let attempt = attempt.clone();
+            self.phase = Phase::Idle;
+            self.abandon(&attempt, true);
+        }
+        let (mut own, mut unsent) = (Vec::new(), Vec::new());
+        for (key, pending) in &self.pending {
+            // What sets up state must be set up where it is used from now on; it is safe to repeat.
+            let sets_up = matches!(
+                pending.method,
+                Method::Subscribe | Method::Unsubscribe | Method::SetLevel
+            );
+            if pending.is_internal() {
+                own.push(*key);
+            } else if matches!(pending.place, Place::Pausing(_))
+                || (sets_up && matches!(pending.place, Place::Sent { .. }))
+            {
+                unsent.push(*key);
+            }
+        }
+        for key in own {
+            self.give_up(key);
+        }
+        for key in unsent {
+            self.queue_again(key);
+        }
+    }
+
+    /// One step on the way out: nothing waits here, and after the last answer comes the end.
+    pub(super) fn drain_on(&mut self, now: Moment, drain: &Drain) {
+        for key in std::mem::take(&mut self.waiting) {
+            if let Some(pending) = self.give_up(key) {
+                self.turn_away(key, pending, drain);
+            }
+        }
+        if self.pending.is_empty() {
+            let fault = match drain {
+                Drain::Refuse(fault) => fault.clone(),
+                Drain::Move => Fault::new(FaultKind::ServerRemoved),
+            };
+            self.on_close(now, &fault, true);
+            self.note_drained();
+        }
+    }
+
+    /// Tells once that nothing is left; a handshake that was given up may take its time.
+    pub(super) fn note_drained(&mut self) {
+        if self.drain.is_some() && self.is_gone() && !std::mem::replace(&mut self.drained, true) {
+            self.emit(Event::Drained);
+        }
+    }
+
+    fn turn_away(&mut self, key: CallKey, mut pending: Pending, drain: &Drain) {
+        if pending.is_internal() {
+            return;
+        }
+        match drain {
+            Drain::Refuse(fault) => {
+                let outcome = pending.outcome_if_dropped();
+                self.tell_failed(key, fault.clone().outcome(outcome), None);
+            }
+            Drain::Move => {
+                let starts = matches!(pending.task, Task::Start);
+                let hello = self.hello.clone().filter(|_| starts);
+                pending.place = Place::Waiting;
+                pending.credential_epoch = 0;
+                pending.reauthorized = false;
+                pending.unreachable = None;
+                let moved = Box::new(Moved { pending, hello });
+                self.out.push_back(Output::Moved { key, moved });
+            }
+        }
+    }
+
+    /// A request that came after the end of a machine whose place is taken.
+    pub(super) fn pass_on(&mut self, now: Moment, key: CallKey, message: Message) {
+        let method = message
+            .method()
+            .map_or(Method::Other, |name| Method::parse(&name));
+        let pending = Pending::new(now, Task::Client(message), method);
+        self.turn_away(key, pending, &Drain::Move);
+    }
+
+    /// The same of a handshake.
+    pub(super) fn pass_on_start(&mut self, now: Moment, key: CallKey, hello: Hello) {
+        let pending = Pending::new(now, Task::Start, Method::Initialize);
+        self.hello = Some(hello);
+        self.turn_away(key, pending, &Drain::Move);
+    }
+
+    pub(super) fn pass_on_moved(&mut self, key: CallKey, moved: Box<Moved>) {
+        self.out.push_back(Output::Moved { key, moved });
+    }
+
+    pub(super) fn on_take(&mut self, now: Moment, key: CallKey, moved: Moved) {
+        match moved.hello {
+            Some(hello) => self.on_start(now, key, hello),
+            None => {
+                self.last_use = self.last_use.max(now);
+                self.pending.insert(key, moved.pending);
+                self.waiting.push_back(key);
+            }
+        }
+    }
+}
