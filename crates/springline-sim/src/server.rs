@@ -34,6 +34,10 @@ pub(crate) struct Request {
 
 /// One session that was ever minted.
 #[derive(Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts, each true or not on its own"
+)]
 struct Minted {
     /// The server still has it.
     held: bool,

@@ -93,6 +93,10 @@ impl Running {
 }
 
 /// One upstream with its driver and its client.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts, each true or not on its own"
+)]
 pub(crate) struct Seat {
     pub(crate) machine: Upstream,
     /// The session that it serves, and the name of its server entry.

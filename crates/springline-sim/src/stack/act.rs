@@ -421,7 +421,7 @@ impl World {
             seen: if matches!(named, Named::Last) {
                 seen.into_iter().collect()
             } else {
-                Default::default()
+                std::collections::BTreeSet::default()
             },
             ..Line::default()
         };
@@ -479,7 +479,7 @@ impl World {
             seen: if matches!(named, Named::Last) {
                 seen.into_iter().collect()
             } else {
-                Default::default()
+                std::collections::BTreeSet::default()
             },
             ..Line::default()
         };

@@ -180,6 +180,10 @@ impl World {
         broken("I1", format!("call {number} is refused without reason"))
     }
 
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "the caller has no further use for it"
+    )]
     fn see_event(
         &mut self,
         at: usize,
@@ -255,6 +259,10 @@ impl World {
         }
     }
 
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "the caller has no further use for it"
+    )]
     fn see_answer(&mut self, number: usize, data: Bytes) -> Result<(), Violation> {
         let Ok(message) = Message::parse(data.clone()) else {
             return broken("I13", format!("no message: {data:?}"));
@@ -437,7 +445,10 @@ impl World {
     /// At rest nothing is kept (I8).
     pub(super) fn check_rest(&self) -> Result<(), Violation> {
         for (at, desk) in self.stack.desks.iter().enumerate() {
-            let pending = desk.machine.as_ref().map_or(0, |machine| machine.pending());
+            let pending = desk
+                .machine
+                .as_ref()
+                .map_or(0, springline_proto::session::Session::pending);
             if pending > 0 {
                 return broken("I8", format!("desk {at}: {pending} requests stay pending"));
             }

@@ -150,12 +150,11 @@ impl Stack {
     /// Whether the gateway is killed before the output at hand.
     pub(crate) fn crashes_now(&mut self) -> bool {
         if let Some(left) = &mut self.fuse {
-            match left.checked_sub(1) {
-                Some(rest) => *left = rest,
-                None => {
-                    self.fuse = None;
-                    self.is_crashing = true;
-                }
+            if let Some(rest) = left.checked_sub(1) {
+                *left = rest;
+            } else {
+                self.fuse = None;
+                self.is_crashing = true;
             }
         }
         self.is_crashing
@@ -502,19 +501,18 @@ impl World {
         let key = self.stack.desks[desk].key;
         let mut seats = self.seats.iter();
         let at = seats.position(|seat| !seat.dead && seat.session == key && seat.server == *server);
-        let at = match at {
-            Some(at) => at,
-            None => {
-                let at_rest = self.stack.records.contains_key(&(key, Arc::clone(server)));
-                let idle = matches!(
-                    input,
-                    UpstreamInput::Close { .. } | UpstreamInput::Attached(_)
-                );
-                if idle && !at_rest {
-                    return;
-                }
-                self.new_seat(key, server)
+        let at = if let Some(at) = at {
+            at
+        } else {
+            let at_rest = self.stack.records.contains_key(&(key, Arc::clone(server)));
+            let idle = matches!(
+                input,
+                UpstreamInput::Close { .. } | UpstreamInput::Attached(_)
+            );
+            if idle && !at_rest {
+                return;
             }
+            self.new_seat(key, server)
         };
         if matches!(
             input,

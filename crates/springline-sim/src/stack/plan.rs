@@ -103,7 +103,7 @@ impl StackPlan {
     pub(crate) fn draw(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x57AC_57AC_57AC_57AC);
         let entries: Vec<bool> = (0..=random.below(3)).map(|_| random.chance(650)).collect();
-        let clients: Vec<Stand> = (0..1 + random.below(3))
+        let clients: Vec<Stand> = (0..=random.below(3))
             .map(|_| Stand {
                 pipe: random.chance(300),
                 entry: random
