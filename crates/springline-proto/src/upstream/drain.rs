@@ -195,13 +195,12 @@ impl Upstream {
     }
 
     pub(super) fn on_take(&mut self, now: Moment, key: CallKey, moved: Moved) {
-        match moved.hello {
-            Some(hello) => self.on_start(now, key, hello),
-            None => {
-                self.last_use = self.last_use.max(now);
-                self.pending.insert(key, moved.pending);
-                self.waiting.push_back(key);
-            }
+        if let Some(hello) = moved.hello {
+            self.on_start(now, key, hello);
+        } else {
+            self.last_use = self.last_use.max(now);
+            self.pending.insert(key, moved.pending);
+            self.waiting.push_back(key);
         }
     }
 }

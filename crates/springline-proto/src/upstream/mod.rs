@@ -115,6 +115,10 @@ pub struct Load {
 
 /// One upstream of one session.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts, each true or not on its own"
+)]
 pub struct Upstream {
     config: UpstreamConfig,
     hello: Option<Hello>,
