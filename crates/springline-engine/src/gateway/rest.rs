@@ -3,7 +3,7 @@
 //! Owns the layout of the values that are stored. A wire id is never stored: records are found by
 //! its keyed digest. Must not know what a machine's record holds.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -51,6 +51,9 @@ pub struct Rest {
     dormant: Mutex<HashMap<SessionDigest, Duration>>,
     /// The calls of before the start that are not settled.
     past: Mutex<HashMap<SessionDigest, Vec<CallEntry>>>,
+    /// Calls of clients that are not settled: only these are followed. A session's own requests, and
+    /// what is sent after its call was cancelled, would stay open for ever.
+    open: Mutex<HashSet<CallId>>,
     /// Whether anything outlives the process.
     pub(crate) is_durable: bool,
 }
@@ -93,6 +96,7 @@ impl Rest {
             start: next_start(&*store).map_err(|error| failed(&error))?,
             dormant: Mutex::default(),
             past: Mutex::default(),
+            open: Mutex::default(),
             is_durable: true,
             store,
         };
@@ -135,6 +139,7 @@ impl Rest {
             start: 1,
             dormant: Mutex::default(),
             past: Mutex::default(),
+            open: Mutex::default(),
             is_durable: false,
         })
     }
@@ -181,9 +186,16 @@ impl Rest {
                         number: *number,
                     };
                     let state = match mark {
-                        Mark::Accepted => CallState::Accepted,
-                        Mark::Settled => CallState::Settled,
+                        Mark::Accepted => {
+                            self.open.lock().insert(call);
+                            CallState::Accepted
+                        }
+                        Mark::Settled => {
+                            self.open.lock().remove(&call);
+                            CallState::Settled
+                        }
                         Mark::Answered(body) => {
+                            self.open.lock().remove(&call);
                             self.keep_result(call, &body.to_bytes(), events);
                             CallState::Answered {
                                 answer: springline_store::Answer::Server,
@@ -233,16 +245,19 @@ impl Rest {
                 UpstreamOutput::Forget => {
                     ops.push(Op::remove(Kind::Upstream, upstream_key(session, server)));
                 }
-                UpstreamOutput::Sent { key, generation } => entries.push(CallEntry {
-                    call: CallId {
-                        session,
-                        number: key.number,
-                    },
-                    state: CallState::Sent {
-                        generation: *generation,
-                    },
-                    note: 0,
-                }),
+                UpstreamOutput::Sent { key, generation } => {
+                    let number = key.number;
+                    let call = CallId { session, number };
+                    let generation = *generation;
+                    if self.open.lock().contains(&call) {
+                        let state = CallState::Sent { generation };
+                        entries.push(CallEntry {
+                            call,
+                            state,
+                            note: 0,
+                        });
+                    }
+                }
                 UpstreamOutput::Moved { .. }
                 | UpstreamOutput::Reserve { .. }
                 | UpstreamOutput::Open { .. }

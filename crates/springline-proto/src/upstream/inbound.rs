@@ -65,7 +65,7 @@ impl Upstream {
         self.last_use = self.last_use.max(now);
         self.note_answered(generation);
         if self.observe(now, &pending, &message) {
-            self.persist(generation);
+            self.persist_change();
         }
         // A ping of ours that is answered like that has found out nothing, and asks no other.
         if message.kind() == Kind::Error && !pending.is_internal() {

@@ -155,45 +155,52 @@ impl Upstream {
         machine
     }
 
-    /// Hands out what must outlive the process, before anybody can rely on it (I10).
+    /// This generation is ready: what must outlive the process is handed out before anybody can rely
+    /// on it (I10).
     pub(super) fn persist(&mut self, generation: Generation) {
-        if matches!(self.drain, Some(Drain::Move)) {
-            return;
-        }
-        let (Some(hello), Some(instance)) = (&self.hello, self.instances.get(&generation)) else {
-            return;
-        };
-        let (subscriptions, log_level, seen) = self.restore.parts();
-        let record = Record {
-            generation,
-            route: instance.route.clone(),
-            hello: hello.params.clone(),
-            capabilities: instance.capabilities.clone(),
-            subscriptions,
-            log_level,
-            seen,
-        };
         self.persisted = Some(generation);
-        self.out.push_back(Output::Persist(Box::new(record)));
+        self.put_record(generation);
+    }
+
+    /// What a new instance must be told changed. The answer that brought it may be an older
+    /// instance's, which the record must not go back to (I3).
+    pub(super) fn persist_change(&mut self) {
+        if let Phase::Ready(generation) = self.phase {
+            self.persisted = Some(generation);
+        }
+        self.put_record(self.persisted.unwrap_or(self.generation_last));
     }
 
     /// The session of this generation is about to be ended: no restart may resume it.
     pub(super) fn persist_end(&mut self, generation: Generation) {
-        if self.persisted != Some(generation) || matches!(self.drain, Some(Drain::Move)) {
+        if self.persisted == Some(generation) {
+            self.persisted = None;
+            self.put_record(generation);
+        }
+    }
+
+    /// The record as it stands: with the session of the generation that can be resumed, if any. An
+    /// upstream that moves to a successor leaves the record to it.
+    fn put_record(&mut self, generation: Generation) {
+        let Some(hello) = &self.hello else { return };
+        if matches!(self.drain, Some(Drain::Move)) {
             return;
         }
-        let Some(hello) = &self.hello else { return };
+        let resumable = self
+            .persisted
+            .and_then(|generation| self.instances.get(&generation));
         let (subscriptions, log_level, seen) = self.restore.parts();
         let record = Record {
             generation,
-            route: Route::default(),
+            route: resumable
+                .map(|instance| instance.route.clone())
+                .unwrap_or_default(),
             hello: hello.params.clone(),
-            capabilities: None,
+            capabilities: resumable.and_then(|instance| instance.capabilities.clone()),
             subscriptions,
             log_level,
             seen,
         };
-        self.persisted = None;
         self.out.push_back(Output::Persist(Box::new(record)));
     }
 }
