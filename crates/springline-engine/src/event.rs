@@ -146,6 +146,14 @@ pub(crate) fn of_upstream(
             "message.dropped",
             json!({ "generation": generation.0, "reason": reason }),
         ),
+        Event::Unreadable { generation, cause } => (
+            "message.dropped",
+            json!({
+                "generation": generation.0,
+                "reason": "it could not be read",
+                "detail": cause,
+            }),
+        ),
         Event::Resumed { generation } => ("session.resumed", json!({ "generation": generation.0 })),
         Event::Drained => ("server.drained", json!({})),
         Event::Unauthorized { generation } => {

@@ -244,6 +244,7 @@ impl World {
             | Told::Replayed { .. }
             | Told::Ended { .. }
             | Told::Dropped { .. }
+            | Told::Unreadable { .. }
             | Told::Unauthorized { .. } => {}
         }
         Ok(())
@@ -482,6 +483,7 @@ impl World {
             | Told::Ended { .. }
             | Told::Dropped { .. }
             | Told::Drained
+            | Told::Unreadable { .. }
             | Told::Resumed { .. }
             | Told::Unauthorized { .. } => return Ok(()),
         };

@@ -336,6 +336,7 @@ fn settles_start(event: &Event) -> Option<Generation> {
         Event::Replayed { .. }
         | Event::Drained
         | Event::Dropped { .. }
+        | Event::Unreadable { .. }
         | Event::Resumed { .. }
         | Event::Unauthorized { .. } => None,
     }

@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use bytes::Bytes;
+use memchr::memmem;
 
 use super::{string, text::key_is, validate};
 
@@ -151,6 +152,19 @@ impl Skim {
     /// The method, decoded, once its end was read.
     pub fn method(&self) -> Option<&str> {
         self.method.once().map(String::as_str)
+    }
+
+    /// The id of bytes that are no JSON and yet mean to be an answer: cut short, badly encoded or
+    /// badly quoted. `None` where that is not clear: a request of the server is no answer to us.
+    pub fn answer_id(bytes: &[u8]) -> Option<Bytes> {
+        let has = |name: &[u8]| memmem::find(bytes, name).is_some();
+        if !has(br#""jsonrpc""#) || !(has(br#""result""#) || has(br#""error""#)) {
+            return None;
+        }
+        let mut skim = Self::new();
+        skim.push(bytes);
+        let is_call = !matches!(skim.method, Found::Nothing);
+        skim.id().filter(|_| !is_call).cloned()
     }
 
     /// Reads up to the end of a string or of `bytes`; returns the bytes used.

@@ -252,9 +252,9 @@ impl Upstream {
                 .get(key)
                 .is_some_and(|pending| is_sent_to(pending, generation))
         });
-        self.emit(Event::Dropped {
+        self.emit(Event::Unreadable {
             generation,
-            reason: "a message that could not be read",
+            cause: cause.into(),
         });
         let Some(key) = key else { return };
         let (kind, outcome) = if too_large {

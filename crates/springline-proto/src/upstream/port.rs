@@ -467,6 +467,13 @@ pub enum Event {
         /// Why.
         reason: &'static str,
     },
+    /// Something of the server could not be read.
+    Unreadable {
+        /// From which instance.
+        generation: Generation,
+        /// For people: what was wrong.
+        cause: Box<str>,
+    },
     /// A session of before the restart of the gateway is in use again.
     Resumed {
         /// Which.

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use http::header::{self, HeaderMap};
 use springline_proto::error::sanitise;
-use springline_proto::json::{Span, elements};
+use springline_proto::json::{Skim, Span, elements};
 use springline_proto::message::{Kind, Message, ParseError, ParseErrorKind};
 use springline_proto::sse::{SseDecoder, SseItem};
 use springline_proto::upstream::{End, Purpose, Refusal};
@@ -229,7 +229,9 @@ fn report_event(exchange: &Exchange, item: SseItem) {
             if let Err(error) = report(exchange, &data) {
                 // An event of another type is not ours to understand.
                 if event.is_none_or(|event| event == "message") {
-                    exchange.garbled(error.id.clone(), error.to_string(), false);
+                    // Not JSON, and yet an answer to something: that must not wait for the end.
+                    let id = error.id.clone().or_else(|| Skim::answer_id(&data));
+                    exchange.garbled(id, error.to_string(), false);
                 }
             }
         }

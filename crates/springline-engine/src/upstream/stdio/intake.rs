@@ -4,20 +4,26 @@
 //! rubbish. Must not know what a message means, nor whom it is for.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use memchr::memmem;
 use springline_proto::error::sanitise;
 use springline_proto::frame::{Line, LineFramer};
-use springline_proto::json::{self, Span};
+use springline_proto::json::{self, Skim, Span};
 use springline_proto::message::{Message, ParseError, ParseErrorKind};
 use springline_proto::upstream::Input;
+use tokio::time::Instant;
 
 use super::budget::{LineBudget, Share};
 use super::instance::Instance;
+use crate::clock;
 
-/// Bytes of a skipped line that the debug log shows.
+/// Bytes of a skipped line that are shown.
 const EXCERPT_MAX: usize = 200;
+
+/// Between two reports of skipped lines of one child: who logs to stdout must not flood the events.
+const SKIP_PERIOD: Duration = Duration::from_mins(1);
 
 /// The reading side of one child.
 pub(super) struct Intake {
@@ -27,6 +33,10 @@ pub(super) struct Intake {
     share: Share,
     /// Whether the present line was given up for the sake of the budget.
     given_up: bool,
+    /// When skipped lines were reported last.
+    reported: Option<Instant>,
+    /// Lines skipped since then.
+    unreported: u64,
 }
 
 impl Intake {
@@ -41,6 +51,8 @@ impl Intake {
             frame_max,
             share: Share::new(budget),
             given_up: false,
+            reported: None,
+            unreported: 0,
         }
     }
 
@@ -87,7 +99,7 @@ impl Intake {
         }
     }
 
-    fn message(&self, bytes: &Bytes) {
+    fn message(&mut self, bytes: &Bytes) {
         match Message::parse(bytes.clone()) {
             Ok(message) => self.deliver(message),
             Err(ParseError {
@@ -99,7 +111,7 @@ impl Intake {
     }
 
     /// An array of messages, which 2025-03-26 allows (basic, Batching): each on its own.
-    fn batch(&self, bytes: &Bytes) {
+    fn batch(&mut self, bytes: &Bytes) {
         if let Err(error) = json::validate(bytes) {
             tracing::debug!(?error, "an array that is not JSON");
             return self.skip(bytes);
@@ -115,7 +127,7 @@ impl Intake {
 
     /// A line that is no message. If it means to be an answer, and says to what, then that call
     /// must not wait for ever; anything else is rubbish, valid JSON or not: logs are, too.
-    fn unusable(&self, bytes: &Bytes, error: &ParseError) {
+    fn unusable(&mut self, bytes: &Bytes, error: &ParseError) {
         let is_call = json::scan(bytes).is_ok_and(|envelope| envelope.method.is_some());
         let means_it = memmem::find(bytes, br#""jsonrpc""#).is_some();
         match &error.id {
@@ -124,19 +136,32 @@ impl Intake {
                 let id = Bytes::copy_from_slice(id);
                 self.garbled(Some(id), error.to_string(), false);
             }
+            None if let Some(id) = broken_answer(bytes, error) => {
+                self.garbled(Some(id), explain(bytes, error), false);
+            }
             _ => self.skip(bytes),
         }
     }
 
-    fn skip(&self, bytes: &Bytes) {
+    /// Counts a line that is no message, and tells of the first and of one a minute.
+    fn skip(&mut self, bytes: &Bytes) {
         self.instance.line_skipped();
-        if tracing::enabled!(tracing::Level::DEBUG) {
-            let head = bytes
-                .get(..bytes.len().min(EXCERPT_MAX))
-                .unwrap_or_default();
-            let line = sanitise(&String::from_utf8_lossy(head), EXCERPT_MAX);
-            tracing::debug!(server = %self.instance.server(), line, "stdout carried no message");
+        self.unreported += 1;
+        let now = clock::now();
+        let is_quiet = self
+            .reported
+            .is_some_and(|reported| now.duration_since(reported) < SKIP_PERIOD);
+        if is_quiet {
+            return;
         }
+        self.reported = Some(now);
+        let count = std::mem::take(&mut self.unreported);
+        let line = excerpt(bytes);
+        let cause = match count {
+            1 => format!("stdout carried a line that is no message: {line}"),
+            _ => format!("stdout carried {count} more lines that are no messages, at last: {line}"),
+        };
+        self.garbled(None, cause, false);
     }
 
     fn deliver(&self, message: Message) {
@@ -156,4 +181,27 @@ impl Intake {
             too_large,
         });
     }
+}
+
+/// The id of an answer that is not JSON, so that its call does not wait for ever.
+fn broken_answer(bytes: &[u8], error: &ParseError) -> Option<Bytes> {
+    matches!(error.kind, ParseErrorKind::Syntax { .. })
+        .then(|| Skim::answer_id(bytes))
+        .flatten()
+}
+
+fn explain(bytes: &[u8], error: &ParseError) -> String {
+    if std::str::from_utf8(bytes).is_err() {
+        "invalid UTF-8".to_owned()
+    } else {
+        error.to_string()
+    }
+}
+
+/// The beginning of a line, for people.
+fn excerpt(bytes: &[u8]) -> String {
+    let head = bytes
+        .get(..bytes.len().min(EXCERPT_MAX))
+        .unwrap_or_default();
+    sanitise(&String::from_utf8_lossy(head), EXCERPT_MAX)
 }

@@ -172,7 +172,7 @@ os.write(1, b'{"jsonrpc":"2.0","method":"b"}\n{"jsonrpc":"2.0","method":"c"}\n{"
 }
 
 #[tokio::test]
-async fn rubbish_on_stdout_is_skipped_and_counted() {
+async fn rubbish_on_stdout_is_skipped_counted_and_told_once_a_minute() {
     let mut rig = Rig::open(
         sh(r#"
 echo 'Starting v1'; echo; echo '{"level":"info","id":7,"msg":"up"}'; echo '{'; printf '\377\n'
@@ -181,6 +181,12 @@ read line"#),
         limits(),
     );
     rig.opened().await;
+    match rig.next().await {
+        Input::Garbled {
+            id: None, cause, ..
+        } => assert!(cause.ends_with("no message: Starting v1"), "{cause}"),
+        other => panic!("{other:?}"),
+    }
     assert_eq!(
         rig.message().await,
         r#"{"jsonrpc":"2.0","id":1,"result":{}}"#
@@ -212,6 +218,32 @@ echo '[{"jsonrpc":"2.0","id":8,"result":1},{"jsonrpc":"2.0","method":"x"}]'"#),
         r#"{"jsonrpc":"2.0","id":8,"result":1}"#
     );
     assert_eq!(rig.message().await, r#"{"jsonrpc":"2.0","method":"x"}"#);
+    rig.lost().await;
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_json_is_told_with_its_id() {
+    let mut rig = Rig::open(
+        sh(r#"
+printf '{"jsonrpc":"2.0","id":5,"result":{"text":"\377\376"}}\n'
+printf '{"jsonrpc":"2.0","id":6,"result":{"text":NaN}}\n'"#),
+        limits(),
+    );
+    rig.opened().await;
+    for (expected, words) in [("5", "invalid UTF-8"), ("6", "not valid JSON")] {
+        match rig.next().await {
+            Input::Garbled {
+                id,
+                cause,
+                too_large: false,
+                ..
+            } => {
+                assert_eq!(id.unwrap(), expected);
+                assert!(cause.contains(words), "{cause}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
     rig.lost().await;
 }
 

@@ -94,3 +94,41 @@ fn it_agrees_with_the_scan_however_the_message_is_cut() {
         assert_eq!(skim.method(), method.as_deref(), "{text}");
     }
 }
+
+#[test]
+fn a_broken_answer_still_says_what_it_answers() {
+    for (bytes, id) in [
+        (
+            &b"{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{\"t\":\"\xff\xfe\"}}"[..],
+            Some("7"),
+        ),
+        (
+            b"{\"jsonrpc\":\"2.0\",\"result\":\"\xff\",\"id\":\"x\"}",
+            Some("\"x\""),
+        ),
+        (
+            b"{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{\"id\":9,\"t\":\"cut",
+            Some("7"),
+        ),
+        (
+            b"{\"jsonrpc\":\"2.0\",\"id\":7,\"error\":{\"code\":NaN}}",
+            Some("7"),
+        ),
+        (
+            b"{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"\xff\",\"result\":1",
+            None,
+        ),
+        (b"{\"jsonrpc\":\"2.0\",\"id\":7,\"params\":\"\xff\"}", None),
+        (b"{\"id\":7,\"result\":\"\xff\"}", None),
+        (b"{\"jsonrpc\":\"2.0\",\"result\":{\"id\":9", None),
+        (b"started \xff", None),
+    ] {
+        let found = Skim::answer_id(bytes);
+        assert_eq!(
+            found.as_deref(),
+            id.map(str::as_bytes),
+            "{}",
+            bytes.escape_ascii()
+        );
+    }
+}

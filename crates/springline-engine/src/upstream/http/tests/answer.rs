@@ -152,6 +152,12 @@ async fn an_event_stream_is_reported_as_it_comes() {
             ..
         }
     ));
+    peer.chunk("data: {\"jsonrpc\":\"2.0\",\"id\":7,\"result\":NaN}\n\n")
+        .await;
+    match rig.input().await {
+        Input::Garbled { id, .. } => assert_eq!(id.as_deref(), Some(&b"7"[..])),
+        other => panic!("{other:?}"),
+    }
     peer.chunk(format!("event: message\nid: e3\ndata: {ANSWER}\n\n"))
         .await;
     assert_eq!(&rig.message().await.bytes()[..], ANSWER.as_bytes());
