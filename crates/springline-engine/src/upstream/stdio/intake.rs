@@ -130,16 +130,17 @@ impl Intake {
     fn unusable(&mut self, bytes: &Bytes, error: &ParseError) {
         let is_call = json::scan(bytes).is_ok_and(|envelope| envelope.method.is_some());
         let means_it = memmem::find(bytes, br#""jsonrpc""#).is_some();
-        match &error.id {
+        let answered = match &error.id {
+            // A copy, so that the id does not keep the whole line in memory.
             Some(id) if means_it && !is_call => {
-                // A copy, so that the id does not keep the whole line in memory.
-                let id = Bytes::copy_from_slice(id);
-                self.garbled(Some(id), error.to_string(), false);
+                Some((Bytes::copy_from_slice(id), error.to_string()))
             }
-            None if let Some(id) = broken_answer(bytes, error) => {
-                self.garbled(Some(id), explain(bytes, error), false);
-            }
-            _ => self.skip(bytes),
+            Some(_) => None,
+            None => broken_answer(bytes, error).map(|id| (id, explain(bytes, error))),
+        };
+        match answered {
+            Some((id, cause)) => self.garbled(Some(id), cause, false),
+            None => self.skip(bytes),
         }
     }
 
