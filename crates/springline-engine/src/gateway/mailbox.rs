@@ -26,6 +26,17 @@ struct Queue {
     closed: bool,
 }
 
+/// What became of a part.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Put {
+    /// It waits for the connection.
+    Taken,
+    /// It found no room: the connection does not read, and ends here.
+    Cut,
+    /// The connection had ended before.
+    Closed,
+}
+
 /// The machine's end and the connection's end of one answer.
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
@@ -41,10 +52,10 @@ impl Mailbox {
     }
 
     /// Queues a part. Says whether the connection can go on; if not, it is closed.
-    pub(crate) fn put(&self, part: Part) -> bool {
+    pub(crate) fn put(&self, part: Part) -> Put {
         let mut queue = self.queue.lock();
         if queue.closed {
-            return false;
+            return Put::Closed;
         }
         let bytes = size_of_part(&part);
         let full = !queue.parts.is_empty()
@@ -58,10 +69,9 @@ impl Mailbox {
             queue.closed = ends(&part);
             queue.parts.push_back(part);
         }
-        let alive = !full;
         drop(queue);
         self.ready.notify_one();
-        alive
+        if full { Put::Cut } else { Put::Taken }
     }
 
     /// Nothing more comes.
@@ -128,9 +138,9 @@ mod tests {
     #[tokio::test]
     async fn parts_come_in_order_and_end_after_the_last() {
         let mailbox = Mailbox::new();
-        assert!(mailbox.put(Part::Begin));
-        assert!(mailbox.put(event(3)));
-        assert!(mailbox.put(Part::End));
+        assert_eq!(mailbox.put(Part::Begin), Put::Taken);
+        assert_eq!(mailbox.put(event(3)), Put::Taken);
+        assert_eq!(mailbox.put(Part::End), Put::Taken);
         assert!(matches!(mailbox.take().await, Some(Part::Begin)));
         assert!(matches!(mailbox.take().await, Some(Part::Event { .. })));
         assert!(matches!(mailbox.take().await, Some(Part::End)));
@@ -140,15 +150,16 @@ mod tests {
     #[tokio::test]
     async fn a_connection_that_does_not_read_is_cut_at_the_bound() {
         let mailbox = Mailbox::new();
-        assert!(mailbox.put(event(WAITING_BYTES_MAX)));
-        assert!(!mailbox.put(event(1)));
+        assert_eq!(mailbox.put(event(WAITING_BYTES_MAX)), Put::Taken);
+        assert_eq!(mailbox.put(event(1)), Put::Cut);
+        assert_eq!(mailbox.put(event(1)), Put::Closed, "it is cut once");
         assert!(mailbox.take().await.is_none());
     }
 
     #[tokio::test]
     async fn one_part_larger_than_the_bound_still_passes() {
         let mailbox = Mailbox::new();
-        assert!(mailbox.put(event(WAITING_BYTES_MAX + 1)));
+        assert_eq!(mailbox.put(event(WAITING_BYTES_MAX + 1)), Put::Taken);
         assert!(mailbox.take().await.is_some());
     }
 }

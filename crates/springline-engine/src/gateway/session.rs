@@ -9,13 +9,13 @@ use parking_lot::Mutex;
 use springline_proto::call::{ClientExchange, Connection, Moment, SessionKey};
 use springline_proto::error::{Fault, FaultKind};
 use springline_proto::message::{Kind, Message, ParseError};
-use springline_proto::session::{Accept, Endpoint, Input, Output, Part, Session};
+use springline_proto::session::{Accept, Endpoint, Event, Input, Output, Part, Session};
 use springline_proto::upstream::Input as UpstreamInput;
 use springline_proto::version::Version;
 use springline_store::SessionDigest;
 
 use super::inbox::{Inbox, Turn};
-use super::mailbox::Mailbox;
+use super::mailbox::{Mailbox, Put};
 use super::rest;
 use super::shared::{Owner, Shared};
 use super::timer::Wake;
@@ -214,11 +214,12 @@ impl SessionCell {
     fn to_exchange(&self, exchange: ClientExchange, part: Part) {
         let mailbox = self.routes.lock().exchanges.get(&exchange).cloned();
         let Some(mailbox) = mailbox else { return };
-        let alive = mailbox.put(part);
+        let put = mailbox.put(part);
         if mailbox.is_complete() {
             self.routes.lock().exchanges.remove(&exchange);
         }
-        if !alive {
+        self.tell_cut(put);
+        if put != Put::Taken {
             self.inbox.put(Input::ExchangeGone(exchange));
         }
     }
@@ -226,12 +227,22 @@ impl SessionCell {
     fn to_stream(&self, connection: Connection, part: Part) {
         let mailbox = self.routes.lock().connections.get(&connection).cloned();
         let Some(mailbox) = mailbox else { return };
-        let alive = mailbox.put(part);
+        let put = mailbox.put(part);
         if mailbox.is_complete() {
             self.routes.lock().connections.remove(&connection);
         }
-        if !alive {
+        self.tell_cut(put);
+        if put != Put::Taken {
             self.inbox.put(Input::StreamClosed(connection));
+        }
+    }
+
+    /// Tells the operator of a connection that was cut with this part.
+    fn tell_cut(&self, put: Put) {
+        if put == Put::Cut {
+            let reason = "the client does not read";
+            let (name, facts) = event::of_session(&self.digest, &Event::Dropped { reason });
+            self.shared.events.record(name, facts);
         }
     }
 
@@ -258,7 +269,7 @@ impl SessionCell {
                 data: text.into(),
             };
             // A pipe that cannot take it is noticed at the next part of the machine's.
-            mailbox.put(part);
+            self.tell_cut(mailbox.put(part));
         }
     }
 
