@@ -10,6 +10,8 @@ use http_body::Body;
 use http_body_util::BodyExt as _;
 use tokio::time::timeout;
 
+use crate::clock;
+
 /// Bytes that are reserved on the word of `Content-Length` alone.
 const AHEAD_MAX: usize = 256 * 1024;
 
@@ -34,6 +36,13 @@ pub enum ReadError {
 /// afterwards meets the refusal and not a reset connection.
 const DISCARD_MAX: usize = 256 * 1024 * 1024;
 
+/// How long a body over the cap may pause before it is refused: who sends is read to the end, who
+/// waits is told.
+const DISCARD_PAUSE: Duration = Duration::from_millis(250);
+
+/// How long a body over the cap is read at all.
+const DISCARD_TIME: Duration = Duration::from_secs(2);
+
 /// Reads a body into one buffer, at most `max` bytes. A body that came as one piece is not copied.
 ///
 /// Not cancel safe: what was read is lost.
@@ -44,7 +53,7 @@ where
     let expected = body.size_hint().exact();
     let mut body = pin!(body);
     if expected.is_some_and(|length| length > max as u64) {
-        discard(body, patience).await;
+        discard(body).await;
         return Err(ReadError::TooLarge { max });
     }
     let expected = expected.and_then(|length| usize::try_from(length).ok());
@@ -68,17 +77,18 @@ where
         }
         if whole.len() + data.remaining() > max {
             drop(whole);
-            discard(body, patience).await;
+            discard(body).await;
             return Err(ReadError::TooLarge { max });
         }
         whole.extend_from_slice(&data);
     }
 }
 
-async fn discard<B: Body<Data = Bytes>>(mut body: std::pin::Pin<&mut B>, patience: Duration) {
+async fn discard<B: Body<Data = Bytes>>(mut body: std::pin::Pin<&mut B>) {
+    let until = clock::now() + DISCARD_TIME;
     let mut seen = 0;
-    while seen < DISCARD_MAX {
-        match timeout(patience, body.frame()).await {
+    while seen < DISCARD_MAX && clock::now() < until {
+        match timeout(DISCARD_PAUSE, body.frame()).await {
             Ok(Some(Ok(frame))) => seen += frame.data_ref().map_or(0, Bytes::len),
             _ => return,
         }

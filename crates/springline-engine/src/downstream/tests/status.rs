@@ -345,6 +345,19 @@ async fn who_asks_before_writing_is_told_before_writing() {
 }
 
 #[tokio::test]
+async fn who_announces_too_much_and_sends_nothing_is_refused_without_a_wait_for_it() {
+    let settings = HttpSettings {
+        body_max: 1000,
+        read_patience: std::time::Duration::from_hours(1),
+        ..HttpSettings::default()
+    };
+    let house = House::open(settings).await;
+    let head = ["Content-Type: application/json", "Content-Length: 999999"];
+    let reply = house.ask("POST /mcp", &head, "").await;
+    reply.refusal(413, -32600, None);
+}
+
+#[tokio::test]
 async fn a_connection_is_kept_for_the_next_request() {
     let house = house().await;
     let mut stream = house.dial().await;
