@@ -81,7 +81,14 @@ impl Admin {
     }
 
     async fn respond(&self, request: &RouteRequest) -> Option<Answer> {
-        let (_, route) = ROUTES.iter().find(|(path, _)| *path == request.path)?;
+        let known = ROUTES.iter().find(|(path, _)| *path == request.path);
+        let Some((_, route)) = known else {
+            let refusal = || {
+                let words = "there is nothing at this path";
+                Refusal::new(StatusCode::NOT_FOUND, "not_found", words).into_answer()
+            };
+            return request.path.starts_with("/api/").then(refusal);
+        };
         Some(match Self::admit(*route, request) {
             Err(refusal) => refusal.into_answer(),
             Ok(()) => self

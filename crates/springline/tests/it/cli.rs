@@ -482,6 +482,9 @@ fn a_listener_without_tokens_shows_the_state_and_lets_nobody_steer() {
     assert!(status.starts_with("HTTP/1.1 200"), "{status}");
     assert!(!status.contains("stateDir"), "{status}");
     assert!(ask("GET", "/metrics").contains("springline_server_available{server=\"gone\"} 0"));
+    let nothing = ask("GET", "/api/nope");
+    assert!(nothing.starts_with("HTTP/1.1 404"), "{nothing}");
+    assert!(nothing.contains(r#""code":"not_found""#), "{nothing}");
     for (method, path) in [
         ("GET", "/api/servers"),
         ("GET", "/api/events"),
