@@ -23,7 +23,7 @@ fn server(server: &ServerView) -> Value {
             (Some(_), false) => Value::Null,
         },
         "state": state(server),
-        "reason": server.unavailable,
+        "reason": server.unavailable.as_ref().or(server.failure.as_ref()),
         "instances": server.instances.iter().map(instance).collect::<Vec<_>>(),
     })
 }

@@ -48,6 +48,8 @@ pub struct ServerView {
     pub is_child: bool,
     /// Why it cannot be used, if so.
     pub unavailable: Option<String>,
+    /// Why its last start failed, if it did.
+    pub failure: Option<String>,
     /// Its upstreams.
     pub instances: Vec<InstanceView>,
 }
@@ -230,6 +232,7 @@ impl Gateway {
                 is_child: spec.transport() == springline_proto::upstream::Transport::Stdio
                     && spec.definition.is_ok(),
                 unavailable: spec.problem(),
+                failure: self.shared.failure(&spec.name),
                 instances: instances.remove(&spec.name).unwrap_or_default(),
             })
             .collect()

@@ -9,7 +9,7 @@ use parking_lot::{Mutex, RwLock};
 use springline_proto::call::SessionKey;
 use springline_proto::error::{Fault, FaultKind};
 use springline_proto::session::{EntryView, Known};
-use springline_proto::upstream::{Input, Standby, Upstream, UpstreamConfig};
+use springline_proto::upstream::{Event, Input, Standby, Upstream, UpstreamConfig};
 use springline_store::SessionDigest;
 use tokio::sync::Semaphore;
 
@@ -55,6 +55,8 @@ pub(crate) struct Shared {
     /// Upstreams whose session is over and whose end is under way.
     retired: Mutex<Vec<Arc<UpstreamCell>>>,
     session_next: AtomicU64,
+    /// Why the last start of a server failed, until one succeeds. Held for a look-up or a change.
+    failures: Mutex<HashMap<Arc<str>, Box<str>>>,
     /// No new work is taken.
     stopping: AtomicBool,
 }
@@ -78,6 +80,7 @@ impl Shared {
             rest,
             shards: std::array::from_fn(|_| Mutex::default()),
             retired: Mutex::default(),
+            failures: Mutex::default(),
             stopping: AtomicBool::new(false),
         })
     }
@@ -103,6 +106,35 @@ impl Shared {
 
     pub(crate) fn session_key(&self) -> SessionKey {
         SessionKey(self.session_next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Remembers how the last start of a server went.
+    pub(crate) fn note_start(&self, server: &Arc<str>, event: &Event) {
+        match event {
+            Event::StartFailed { cause, .. } => {
+                self.failures
+                    .lock()
+                    .insert(Arc::clone(server), cause.clone());
+            }
+            Event::Ready { .. } => {
+                self.failures.lock().remove(server);
+            }
+            Event::Lost { .. }
+            | Event::Replayed { .. }
+            | Event::Ended { .. }
+            | Event::Dropped { .. }
+            | Event::Unreadable { .. }
+            | Event::Resumed { .. }
+            | Event::Unauthorized { .. } => {}
+        }
+    }
+
+    /// Why the last start of a server failed, if it did.
+    pub(crate) fn failure(&self, server: &str) -> Option<String> {
+        self.failures
+            .lock()
+            .get(server)
+            .map(|cause| cause.to_string())
     }
 
     fn shard(&self, id: &str) -> &Mutex<HashMap<Box<str>, Arc<SessionCell>>> {

@@ -161,6 +161,7 @@ impl UpstreamCell {
                 if let Some(generation) = settles_start(&event) {
                     self.release(generation);
                 }
+                self.shared.note_start(self.carrier.server(), &event);
                 let (name, facts) = event::of_upstream(self.carrier.server(), &event);
                 self.shared.events.record(name, facts);
                 if event == Event::Drained

@@ -155,11 +155,26 @@ async fn a_child_that_fails_its_handshake_is_an_error_and_the_next_initialize_tr
             .contains("no licence"),
         "{response}"
     );
+    let failed = reason(&gateway).await;
+    assert!(failed.as_str().unwrap().contains("no licence"), "{failed}");
     client.open("{}").await;
     assert_eq!(
         client.text(1, "charge", json!({"id": "a"})).await,
         "charged a"
     );
+    assert_eq!(reason(&gateway).await, Value::Null);
+}
+
+/// What `springline servers` says of the only server.
+async fn reason(gateway: &Gateway) -> Value {
+    let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_springline"))
+        .args(["servers", "--json", "--socket"])
+        .arg(gateway.folder.path().join("run/springline.sock"))
+        .output()
+        .await
+        .unwrap();
+    let servers: Value = serde_json::from_slice(&output.stdout).unwrap();
+    servers["servers"][0]["reason"].clone()
 }
 
 #[tokio::test]
