@@ -124,6 +124,7 @@ impl Shared {
             | Event::Ended { .. }
             | Event::Dropped { .. }
             | Event::Unreadable { .. }
+            | Event::Drained
             | Event::Resumed { .. }
             | Event::Unauthorized { .. } => {}
         }

@@ -148,6 +148,8 @@ impl Intake {
     fn skip(&mut self, bytes: &Bytes) {
         self.instance.line_skipped();
         self.unreported += 1;
+        let line = excerpt(bytes);
+        tracing::debug!(server = %self.instance.server(), line, "stdout carried no message");
         let now = clock::now();
         let is_quiet = self
             .reported
@@ -157,7 +159,6 @@ impl Intake {
         }
         self.reported = Some(now);
         let count = std::mem::take(&mut self.unreported);
-        let line = excerpt(bytes);
         let cause = match count {
             1 => format!("stdout carried a line that is no message: {line}"),
             _ => format!("stdout carried {count} more lines that are no messages, at last: {line}"),
