@@ -174,7 +174,7 @@ impl SessionCell {
                 }
                 (None, Some(wanted)) => wanted,
             };
-            if self.replace(server, &cell, wanted) {
+            if self.replace(server, &cell, &wanted) {
                 return;
             }
         }
@@ -182,12 +182,12 @@ impl SessionCell {
 
     /// Puts a new upstream in the place of `old`, unless that is not in its place any more. What was
     /// sent to `old` finishes there.
-    fn replace(&self, server: &Arc<str>, old: &Arc<UpstreamCell>, spec: Arc<EntrySpec>) -> bool {
+    fn replace(&self, server: &Arc<str>, old: &Arc<UpstreamCell>, spec: &Arc<EntrySpec>) -> bool {
         let owner = self.owner();
         let config = self
             .shared
-            .upstream_config(server, Some(&spec), owner.session);
-        let fault = fault_of(Some(&spec));
+            .upstream_config(server, Some(spec), owner.session);
+        let fault = fault_of(Some(spec));
         let blank = Upstream::new(config.clone(), clock::moment());
         let new = self.shared.carry(server, Some(spec), owner, blank);
         // Calls that come before it knows what `old` leaves wait in its inbox.

@@ -215,7 +215,7 @@ impl Shared {
         let identity = spec.as_ref().map_or([0; 32], |spec| spec.identity);
         let machine = self.machine(config, owner.rest, &identity);
         let fault = fault_of(spec.as_deref());
-        let made = self.carry(server, spec, owner, machine);
+        let made = self.carry(server, spec.as_ref(), owner, machine);
         if let (Standby::Ready(generation), _) = made.standby() {
             // It goes on with a session of before the start: the transport must know it.
             made.carrier().open(generation);
@@ -251,7 +251,7 @@ impl Shared {
     pub(super) fn carry(
         self: &Arc<Self>,
         server: &Arc<str>,
-        spec: Option<Arc<EntrySpec>>,
+        spec: Option<&Arc<EntrySpec>>,
         owner: Owner,
         machine: Upstream,
     ) -> Arc<UpstreamCell> {
@@ -262,9 +262,9 @@ impl Shared {
             machine,
             cell,
             rest,
-            spec.clone(),
+            spec.cloned(),
             shared,
-            |sink| match &spec {
+            |sink| match spec {
                 Some(spec) => Carrier::new(spec, sink, &limits, &self.events),
                 None => Carrier::nothing(Arc::clone(server)),
             },

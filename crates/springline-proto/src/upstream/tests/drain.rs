@@ -199,7 +199,7 @@ fn the_next_machine_takes_what_moved_and_its_generations_follow_on() {
     )));
     assert_eq!(old.standby(), Standby::Closed);
     // The deadline is the call's own, not a new one.
-    let late = now.after(Duration::from_secs(3600));
+    let late = now.after(Duration::from_hours(1));
     let failed = drained(&mut new, late, Input::Timer);
     assert!(failed.iter().any(|output| matches!(
         output,
