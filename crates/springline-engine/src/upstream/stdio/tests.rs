@@ -213,6 +213,11 @@ echo '[{"jsonrpc":"2.0","id":8,"result":1},{"jsonrpc":"2.0","method":"x"}]'"#),
         } => assert_eq!(id.unwrap(), "5"),
         other => panic!("{other:?}"),
     }
+    // A call of the server's under the same name space is no answer, and is told as a skipped line.
+    match rig.next().await {
+        Input::Garbled { id: None, .. } => {}
+        other => panic!("{other:?}"),
+    }
     assert_eq!(
         rig.message().await,
         r#"{"jsonrpc":"2.0","id":8,"result":1}"#
