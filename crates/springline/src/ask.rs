@@ -285,6 +285,9 @@ fn outcome(console: &mut Console, body: &[u8], is_raw: bool) -> Ended {
             text = format!("{text} (outcome: {})", clean(outcome));
         }
         crate::say(&text);
+        if let Some(hint) = data["hint"].as_str() {
+            crate::say(&format!("hint: {}", clean(hint)));
+        }
         return Ok(Exit::Call);
     }
     let Some(result) = member("result") else {
@@ -445,7 +448,16 @@ pub(crate) async fn events(args: EventsArgs) -> Ended {
     let mut body = api.stream(path).await?;
     let mut console = Console::new();
     let mut rest: Vec<u8> = Vec::new();
-    while let Some(frame) = body.frame().await {
+    // Without this the end of the reader would show with the next event only.
+    let mut unread = std::pin::pin!(springline::stdio::unread());
+    loop {
+        let frame = tokio::select! {
+            frame = body.frame() => frame,
+            () = &mut unread, if args.follow => break,
+        };
+        let Some(frame) = frame else {
+            break;
+        };
         let Ok(frame) = frame else {
             let text = "the gateway went away";
             return Err(Failure::new(Exit::Unreachable, text));

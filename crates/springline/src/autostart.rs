@@ -4,8 +4,8 @@
 //! gateway does.
 
 use std::ffi::OsString;
-use std::fs::{DirBuilder, OpenOptions};
-use std::io;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use springline_engine::clock;
 use springline_engine::downstream::socket::{self, PidLock, SocketError};
+use springline_proto::error::sanitise;
 use tokio::net::UnixStream;
 use tokio::time::sleep;
 
@@ -25,6 +26,12 @@ const START_PATIENCE: Duration = Duration::from_secs(15);
 
 /// The pause between two looks at the socket.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
+
+/// Bytes at the end of the log in which its last line is looked for.
+const LOG_TAIL: u64 = 16 * 1024;
+
+/// Bytes of that line in an error.
+const LINE_MAX: usize = 300;
 
 /// How a gateway is started.
 #[derive(Clone, Debug)]
@@ -66,10 +73,12 @@ pub enum StartError {
     #[error("no gateway runs, and one could not be started: {0}")]
     Refused(#[from] io::Error),
     /// It ended at once.
-    #[error("no gateway runs, and one that was started ended with {status}; see {log}")]
+    #[error("no gateway runs, and one that was started ended with {status}{why}; see {log}")]
     Ended {
         /// How.
         status: std::process::ExitStatus,
+        /// The last line that it said, after a colon; empty if it said nothing.
+        why: String,
         /// Where it says why.
         log: PathBuf,
     },
@@ -93,6 +102,7 @@ pub async fn connect_or_start(path: &Path, spec: &StartSpec) -> Result<UnixStrea
     let until = clock::now() + START_PATIENCE;
     let mut lock = None;
     let mut child = None;
+    let mut begin = 0;
     while clock::now() < until {
         if let Ok(stream) = UnixStream::connect(path).await {
             return Ok(stream);
@@ -101,11 +111,13 @@ pub async fn connect_or_start(path: &Path, spec: &StartSpec) -> Result<UnixStrea
             lock = PidLock::acquire(Path::new(&lock_path))?.ok();
         } else if child.is_none() {
             // Behind the lock the socket was looked at once more: nobody else has started one.
+            begin = fs::metadata(&spec.log).map_or(0, |log| log.len());
             child = Some(start(spec)?);
         }
         if let Some(status) = ended(&mut child)? {
             return Err(StartError::Ended {
                 status,
+                why: last_line(&spec.log, begin),
                 log: spec.log.clone(),
             });
         }
@@ -113,6 +125,26 @@ pub async fn connect_or_start(path: &Path, spec: &StartSpec) -> Result<UnixStrea
     }
     Err(StartError::Silent {
         log: spec.log.clone(),
+    })
+}
+
+/// What a gateway said last, as far as the log can be read; `begin` is where its own part begins.
+fn last_line(log: &Path, begin: u64) -> String {
+    let mut said = Vec::new();
+    let read = fs::File::open(log).and_then(|mut log| {
+        let tail = log.metadata()?.len().saturating_sub(LOG_TAIL);
+        log.seek(SeekFrom::Start(begin.max(tail)))?;
+        log.take(LOG_TAIL).read_to_end(&mut said)
+    });
+    if let Err(error) = read {
+        tracing::debug!(%error, "the log of the gateway cannot be read");
+    }
+    let said = String::from_utf8_lossy(&said);
+    let last = said.lines().rfind(|line| !line.trim().is_empty());
+    last.map_or_else(String::new, |line| {
+        let line = line.trim();
+        let line = line.strip_prefix("springline: ").unwrap_or(line);
+        format!(": {}", sanitise(line, LINE_MAX))
     })
 }
 

@@ -3,6 +3,7 @@
 //! Owns: the definition that the command line makes, and the life of the one session. It must not
 //! know transports: the engine picks them by the definition.
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use springline_engine::clock;
 use springline_engine::config::{
     self, Auth, Config, Definition, Entry, EntryOptions, Environment, HttpDefinition,
-    ProcessEnvironment, RESERVED_HEADERS, Secret, Settings, StdioDefinition,
+    ProcessEnvironment, RESERVED_HEADERS, ReadError, Secret, Settings, StdioDefinition,
 };
 use springline_engine::downstream::{Gate, Parts as _, Principal, Session as _, socket};
 use springline_engine::gateway::{Gateway, Rest};
@@ -66,8 +67,14 @@ pub enum UsageError {
     #[error("--resume is not available yet; run without it")]
     Resume,
     /// The endpoint is no URL that can be used.
-    #[error("the URL must be http:// or https://, without user name and password{0}")]
+    #[error("the URL {0}")]
     Url(String),
+    /// The built-in settings do not fit this machine.
+    #[error("the built-in settings cannot be used: {0}")]
+    Settings(String),
+    /// A header without a value. What was given is not repeated: it may be a secret.
+    #[error("--header: write NAME:VALUE; what was given has no colon")]
+    NoColon,
     /// A header that cannot be sent.
     #[error("--header {name}: {problem}")]
     Header {
@@ -138,7 +145,9 @@ fn configure(args: &BridgeArgs, environment: &dyn Environment) -> Result<Config,
     let (name, definition) = match &args.server {
         Server::Url(url) => {
             let definition = http_definition(url, args, environment)?;
-            let name = definition.url.host_str().unwrap_or_default().to_owned();
+            let host = definition.url.host_str().unwrap_or_default();
+            let port = definition.url.port();
+            let name = port.map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
             (name, Definition::Http(definition))
         }
         Server::Command { .. } if !args.headers.is_empty() || args.bearer_env.is_some() => {
@@ -153,8 +162,8 @@ fn configure(args: &BridgeArgs, environment: &dyn Environment) -> Result<Config,
             (name.into_owned(), Definition::Stdio(definition))
         }
     };
-    let settings = Settings::built_in(environment)
-        .map_err(|problem| UsageError::Url(format!(": {problem}")))?;
+    let settings = Settings::built_in(&Stateless(environment))
+        .map_err(|problem| UsageError::Settings(problem.to_string()))?;
     let mut options = EntryOptions::from_settings(&settings);
     if let Some(timeout) = args.timeout {
         options.call_timeout = timeout;
@@ -170,11 +179,34 @@ fn configure(args: &BridgeArgs, environment: &dyn Environment) -> Result<Config,
     })
 }
 
+/// The machine, with some state folder in any case: nothing is kept, so none need be known.
+struct Stateless<'a>(&'a dyn Environment);
+
+impl Environment for Stateless<'_> {
+    fn var(&self, name: &str) -> Option<OsString> {
+        if name == "XDG_STATE_HOME" {
+            return Some("/nonexistent".into());
+        }
+        self.0.var(name)
+    }
+
+    fn read(&self, path: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
+        self.0.read(path, max)
+    }
+
+    fn uid(&self) -> u32 {
+        self.0.uid()
+    }
+}
+
 /// A name for errors, made of what the server is called.
 fn entry_name(text: &str) -> String {
     let name: String = text
         .chars()
-        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .map(|c| {
+            let is_plain = c.is_ascii_alphanumeric() || matches!(c, '.' | ':');
+            if is_plain { c } else { '-' }
+        })
         .take(NAME_MAX)
         .collect();
     let name = name.trim_matches('-');
@@ -190,10 +222,17 @@ fn http_definition(
     args: &BridgeArgs,
     environment: &dyn Environment,
 ) -> Result<HttpDefinition, UsageError> {
-    let mut url = Url::parse(text).map_err(|error| UsageError::Url(format!(": {error}")))?;
-    let is_plain = url.username().is_empty() && url.password().is_none() && url.has_host();
-    if !matches!(url.scheme(), "http" | "https") || !is_plain {
-        return Err(UsageError::Url(String::new()));
+    let mut url = Url::parse(text).map_err(|error| {
+        let text = format!("cannot be read ({error}); write it in full, like https://host/mcp");
+        UsageError::Url(text)
+    })?;
+    if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
+        let text = "must begin with http:// or https:// and name a host";
+        return Err(UsageError::Url(text.to_owned()));
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        let text = "must have no user name or password; use --header or --bearer-env";
+        return Err(UsageError::Url(text.to_owned()));
     }
     url.set_fragment(None);
     let mut definition = HttpDefinition::new(url);
@@ -215,7 +254,9 @@ fn headers(written: &[String], environment: &dyn Environment) -> Result<HeaderMa
     let mut headers = HeaderMap::new();
     for text in written {
         // Without a colon the whole may be a secret: it is not repeated.
-        let (name, value) = text.split_once(':').unwrap_or(("", ""));
+        let Some((name, value)) = text.split_once(':') else {
+            return Err(UsageError::NoColon);
+        };
         let name = name.trim().to_ascii_lowercase();
         let refuse = |problem: &str| {
             Err(UsageError::Header {
@@ -224,7 +265,7 @@ fn headers(written: &[String], environment: &dyn Environment) -> Result<HeaderMa
             })
         };
         let Ok(header) = HeaderName::try_from(name.as_str()) else {
-            return refuse("write NAME:VALUE");
+            return refuse("this is no name of a header; write NAME:VALUE");
         };
         if RESERVED_HEADERS.contains(&name.as_str()) {
             return refuse("this header belongs to the protocol");

@@ -7,6 +7,7 @@
 //! session for us yet. The client's own session goes on with the next gateway.
 
 mod connection;
+mod refusal;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,14 +15,15 @@ use std::time::Duration;
 
 use springline_engine::clock;
 use springline_engine::downstream::frame::Frame;
-use springline_proto::error::{Fault, FaultKind, Outcome};
+use springline_proto::error::{Fault, FaultKind};
 use springline_proto::json::{self, Pieces};
 use springline_proto::message::{Kind, Message};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout};
 
 use self::connection::Connection;
-use crate::autostart::{self, StartError, StartSpec};
+use self::refusal::AttachError;
+use crate::autostart::{self, StartSpec};
 use crate::stdio::{Deaf, Front, Heard, complain};
 
 /// How long a lost gateway is given to come back by other means before one is started.
@@ -49,25 +51,6 @@ pub struct ConnectArgs {
     pub body_max: usize,
 }
 
-/// Why there is no connection to the gateway.
-#[derive(Debug, thiserror::Error)]
-enum AttachError {
-    #[error(transparent)]
-    Start(#[from] StartError),
-    #[error("no gateway serves the socket: {0}")]
-    Absent(std::io::Error),
-    #[error("the gateway refused: {0}")]
-    Refused(String),
-    #[error("the gateway went away during the handshake: {0}")]
-    Broken(#[from] std::io::Error),
-    #[error("the gateway did not answer in time")]
-    Late(#[from] tokio::time::error::Elapsed),
-    #[error("the new session's handshake failed: {0}")]
-    Handshake(String),
-    #[error(transparent)]
-    Deaf(#[from] Deaf),
-}
-
 /// Runs `connect` until its client has finished, and says how it ended.
 pub async fn run(args: ConnectArgs) -> ExitCode {
     let mut front = match Front::open("connect", args.body_max) {
@@ -77,21 +60,17 @@ pub async fn run(args: ConnectArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let mut connect = Connect {
-        args,
-        connection: None,
-        handshake: Handshake::default(),
-        lost_at: None,
-    };
+    let mut connect = Connect::new(args);
     // A client that stopped reading has ended; that is no failure of ours.
     let ended = connect.carry(&mut front).await;
     if let Some(connection) = connect.connection {
         connection.end().await;
     }
-    if ended.is_ok() {
-        front.close().await;
+    if ended.is_err() {
+        return ExitCode::SUCCESS;
     }
-    ExitCode::SUCCESS
+    front.close().await;
+    ExitCode::from(connect.exit)
 }
 
 /// What a new gateway has to be told before anything else.
@@ -109,9 +88,24 @@ struct Connect {
     handshake: Handshake,
     /// When a gateway went away without saying so.
     lost_at: Option<Instant>,
+    /// The exit code: that of the last failure, unless there ever was a session.
+    exit: u8,
+    /// Whether there ever was one.
+    was_attached: bool,
 }
 
 impl Connect {
+    fn new(args: ConnectArgs) -> Self {
+        Self {
+            args,
+            connection: None,
+            handshake: Handshake::default(),
+            lost_at: None,
+            exit: 0,
+            was_attached: false,
+        }
+    }
+
     async fn carry(&mut self, front: &mut Front) -> Result<(), Deaf> {
         loop {
             if front.is_finished() && !front.is_waiting() {
@@ -195,14 +189,15 @@ impl Connect {
                 Ok(connection) => {
                     self.connection = Some(connection);
                     self.lost_at = None;
+                    (self.exit, self.was_attached) = (0, true);
                 }
                 Err(AttachError::Deaf(deaf)) => return Err(deaf),
                 Err(error) => {
                     front.complain(&error.to_string());
-                    let fault = Fault::new(FaultKind::ServerUnreachable)
-                        .because(error.to_string())
-                        .outcome(Outcome::NotExecuted);
-                    return front.fail_pending(&fault.to_json()).await;
+                    if !self.was_attached {
+                        self.exit = error.exit();
+                    }
+                    return front.fail_pending(&error.to_json()).await;
                 }
             }
         }
@@ -289,7 +284,7 @@ async fn dial(args: &ConnectArgs, lost_at: Option<Instant>) -> Result<UnixStream
         }
         return match &args.start {
             Some(spec) => Ok(autostart::connect_or_start(&args.socket, spec).await?),
-            None => Err(AttachError::Absent(error)),
+            None => Err(AttachError::absent(&args.socket, &error)),
         };
     }
 }

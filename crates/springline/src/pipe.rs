@@ -3,6 +3,7 @@
 //! Owns: where the socket and the state folder are, by flags, environment and configuration. It
 //! must not know what is carried.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -21,12 +22,22 @@ pub(crate) async fn connect(args: ConnectArgs) -> anyhow::Result<ExitCode> {
         .iter()
         .map(std::path::absolute)
         .collect::<Result<Vec<_>, _>>()?;
-    let overrides = Overrides {
+    let has_socket = args.place.socket.is_some();
+    let mut overrides = Overrides {
         socket: args.place.socket,
         ..Overrides::default()
     };
     let sources = Sources::from_files(files.clone());
-    let config = match config::load(&sources, &overrides, &ProcessEnvironment) {
+    let mut may_start = !args.no_start;
+    let mut loaded = config::load(&sources, &overrides, &ProcessEnvironment);
+    if loaded.is_err() && (has_socket || !may_start) {
+        // On a machine without HOME there is no state folder, and only a start needs one. Whatever
+        // else is wrong shows again.
+        overrides.state_dir = Some(PathBuf::from("/nonexistent"));
+        may_start = false;
+        loaded = config::load(&sources, &overrides, &ProcessEnvironment);
+    }
+    let config = match loaded {
         Ok(config) => config,
         Err(error) => {
             crate::say(&format!("configuration refused: {error}"));
@@ -34,9 +45,7 @@ pub(crate) async fn connect(args: ConnectArgs) -> anyhow::Result<ExitCode> {
         }
     };
     let settings = config.settings;
-    let start = if args.no_start {
-        None
-    } else {
+    let start = if may_start {
         let mut start = StartSpec::own(&settings.socket, &settings.state_dir)
             .context("the running program has no path")?;
         for file in files {
@@ -45,6 +54,8 @@ pub(crate) async fn connect(args: ConnectArgs) -> anyhow::Result<ExitCode> {
                 .extend(["--config".into(), file.into_os_string()]);
         }
         Some(start)
+    } else {
+        None
     };
     let args = connect::ConnectArgs {
         server: args.server,

@@ -21,11 +21,16 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::cli::ServeArgs;
+use crate::console::clean;
 use crate::exit::Exit;
 use crate::reload::{self, Origin, Reloader};
 
 /// How long answers may take to leave after the stop of the gateway itself.
 const CONNECTIONS_GRACE: Duration = Duration::from_secs(2);
+
+/// What to do about a gateway that runs already.
+const OTHER_PLACE: &str =
+    "stop that gateway with `springline stop`, or choose another --state-dir and --socket";
 
 /// Runs until SIGTERM, SIGINT or `springline stop`.
 pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
@@ -48,7 +53,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         }
     };
     for note in &config.notes {
-        tracing::info!("{note}");
+        crate::say(&clean(&note.to_string()));
     }
     let _state = match lock_state(&config.settings.state_dir)? {
         Ok(lock) => lock,
@@ -57,14 +62,16 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
                 .map(|pid| format!(" by process {pid}"))
                 .unwrap_or_default();
             let folder = config.settings.state_dir.display();
-            crate::say(&format!("the state folder {folder} is in use{by}"));
+            crate::say(&format!(
+                "the state folder {folder} is in use{by}; {OTHER_PLACE}"
+            ));
             return Ok(Exit::Taken);
         }
     };
     let bound = match socket::bind(&config.settings.socket).await {
         Ok(bound) => bound,
         Err(error @ SocketError::Live { .. }) => {
-            crate::say(&error.to_string());
+            crate::say(&format!("{error}; {OTHER_PLACE}"));
             return Ok(Exit::Taken);
         }
         Err(error) => return Err(error).context("the socket"),

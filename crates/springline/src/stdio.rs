@@ -361,6 +361,20 @@ fn write_lines(mut answers: mpsc::Receiver<Pieces>) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Until the reader of standard output has gone, for a command that has no [`Front`]; for a file or
+/// a null device, for ever. Cancel safe.
+pub async fn unread() {
+    let (to_broken, mut broken) = watch::channel(false);
+    let watched = std::thread::Builder::new()
+        .name("stdout watch".to_owned())
+        .spawn(move || watch_stdout(&to_broken));
+    if let Err(error) = watched {
+        // The next write tells it as well, only later.
+        tracing::debug!(%error, "standard output is not watched");
+    }
+    raised(&mut broken).await;
+}
+
 /// Notices that the reader of standard output has gone although nothing is written. Blocks until
 /// then; for a file or a null device, for ever.
 fn watch_stdout(broken: &watch::Sender<bool>) {

@@ -15,6 +15,7 @@ use super::definition::{
 };
 use super::document::{Node, Value};
 use super::expand::Expander;
+use super::nearest::nearest;
 use super::place::{Place, Problem, ProblemKind};
 use super::secret::Secret;
 use super::value::{Given, Layer};
@@ -97,6 +98,19 @@ impl Parts<'_> {
                     &member.place,
                     "the entry has neither `command` nor `url`",
                     format!("rename `{other}` to `url`"),
+                );
+            }
+        }
+        for near in ["command", "url"] {
+            if let Value::Object(members) = &self.node.value
+                && let Some(member) = members
+                    .iter()
+                    .find(|member| nearest(&member.name, std::iter::once(near)).is_some())
+            {
+                return Problem::invalid(
+                    &member.place,
+                    "the entry has neither `command` nor `url`",
+                    format!("did you mean `{near}` by `{}`?", member.name),
                 );
             }
         }

@@ -121,7 +121,7 @@ impl fmt::Display for Note {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// A file that was named explicitly does not exist or cannot be read.
-    #[error("{}: cannot read the configuration file named by {named_by}", path.display())]
+    #[error("{}: cannot read the configuration file named by {named_by} ({source}); correct the path or the permissions", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,

@@ -58,15 +58,27 @@ pub(crate) fn requested<B>(request: &Request<B>) -> Result<Endpoint, Answer> {
     Ok(server.map_or(Endpoint::All, |name| Endpoint::One(Arc::from(name))))
 }
 
-/// The answer to an upgrade whose session was not opened.
-pub(crate) fn refused(error: OpenError) -> Answer {
+/// The answer to an upgrade whose session was not opened; `names` are the servers that there are.
+pub(crate) fn refused(error: OpenError, endpoint: &Endpoint, names: &[String]) -> Answer {
     let status = match error {
         OpenError::UnknownServer => StatusCode::NOT_FOUND,
         OpenError::TooManySessions | OpenError::Stopping | OpenError::NoRandom => {
             StatusCode::SERVICE_UNAVAILABLE
         }
     };
-    let body = error_response(None, &plain_error(-32600, &error.to_string()));
+    let text = match (error, endpoint) {
+        (OpenError::UnknownServer, Endpoint::One(name)) if names.is_empty() => {
+            format!("there is no server {name:?}")
+        }
+        (OpenError::UnknownServer, Endpoint::One(name)) => {
+            format!(
+                "there is no server {name:?}; configured are {}",
+                names.join(", ")
+            )
+        }
+        _ => error.to_string(),
+    };
+    let body = error_response(None, &plain_error(-32600, &text));
     answer::json(status, body)
 }
 

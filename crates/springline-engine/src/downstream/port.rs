@@ -81,6 +81,11 @@ pub trait Gate: Send + Sync + 'static {
         principal: &Principal,
         endpoint: &Endpoint,
     ) -> Option<Arc<Self::Session>>;
+
+    /// The names of the configured servers, to tell a client that asked for another one.
+    fn names(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// One session, as its client's connections see it. No method blocks.

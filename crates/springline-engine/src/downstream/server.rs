@@ -210,10 +210,10 @@ impl<G: Gate> HttpServer<G> {
         let opened = self
             .desk
             .gate
-            .open(&Principal::Uid(uid), endpoint, Downstream::Pipe);
+            .open(&Principal::Uid(uid), endpoint.clone(), Downstream::Pipe);
         let session = match opened {
             Ok(session) => session,
-            Err(error) => return attach::refused(error),
+            Err(error) => return attach::refused(error, &endpoint, &self.desk.gate.names()),
         };
         let pipe = attach::Pipe {
             session,

@@ -333,6 +333,11 @@ impl Gate for Arc<Gateway> {
     ) -> Option<Arc<SessionHandle>> {
         Gateway::find(self, id, principal, endpoint)
     }
+
+    fn names(&self) -> Vec<String> {
+        let servers = self.servers().into_iter();
+        servers.map(|server| server.name).collect()
+    }
 }
 
 impl GateSession for SessionHandle {

@@ -70,6 +70,9 @@ pub(crate) enum SpawnError {
     /// A bare name that no folder of `PATH` holds.
     #[error("launcher `{0}` was not found on PATH")]
     NotOnPath(String),
+    /// The same for a name with spaces: a command line where a program is meant.
+    #[error("launcher `{0}` was not found on PATH; put the arguments into `args`")]
+    Line(String),
     /// A path that leads nowhere.
     #[error("`{0}` does not exist")]
     NoFile(String),
@@ -101,6 +104,16 @@ pub(crate) enum SpawnError {
     Gateway(io::Error),
 }
 
+impl SpawnError {
+    fn not_on_path(command: String) -> Self {
+        if command.contains(' ') {
+            Self::Line(command)
+        } else {
+            Self::NotOnPath(command)
+        }
+    }
+}
+
 /// Why a command cannot be started, as far as that can be told without doing it: nothing of that
 /// name can be executed. `path` replaces the gateway's own `PATH`. Blocks on the disk.
 pub(crate) fn launcher_problem(command: &str, path: Option<&str>) -> Option<String> {
@@ -118,7 +131,7 @@ pub(crate) fn launcher_problem(command: &str, path: Option<&str>) -> Option<Stri
     let own = std::env::var_os("PATH");
     let path = path.map(OsString::from).or(own).unwrap_or_default();
     let is_found = std::env::split_paths(&path).any(|folder| is_program(&folder.join(command)));
-    (!is_found).then(|| SpawnError::NotOnPath(name()).to_string())
+    (!is_found).then(|| SpawnError::not_on_path(name()).to_string())
 }
 
 /// A child that runs, and our ends of its pipes.
@@ -294,7 +307,7 @@ fn explain(spec: &ChildSpec, error: io::Error) -> SpawnError {
     match error.kind() {
         io::ErrorKind::NotFound if is_present(spec) => SpawnError::NoInterpreter(command()),
         io::ErrorKind::NotFound if spec.command.contains('/') => SpawnError::NoFile(command()),
-        io::ErrorKind::NotFound => SpawnError::NotOnPath(command()),
+        io::ErrorKind::NotFound => SpawnError::not_on_path(command()),
         io::ErrorKind::PermissionDenied => SpawnError::Denied(command()),
         io::ErrorKind::InvalidInput => SpawnError::Invalid,
         _ if error.raw_os_error() == Some(Errno::TOOBIG.raw_os_error()) => SpawnError::TooLarge,

@@ -14,7 +14,8 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::{AttachError, ConnectArgs};
+use super::ConnectArgs;
+use super::refusal::AttachError;
 
 /// How long a message that was received may stay without an acknowledgement.
 const ACK_PAUSE: Duration = Duration::from_secs(15);
@@ -53,9 +54,11 @@ impl Connection {
         let head = read_head(&mut stream).await?;
         let status = head.split(' ').nth(1).unwrap_or_default();
         if status != "101" {
-            return Err(AttachError::Refused(
-                refusal(&mut stream, &head, status).await,
-            ));
+            return Err(match (status, refusal(&mut stream, &head).await) {
+                ("404", Some(text)) => AttachError::Unknown(text),
+                (_, Some(text)) => AttachError::Refused(text),
+                (_, None) => AttachError::Refused(format!("status {status}")),
+            });
         }
         let (read, mut write) = stream.into_split();
         let hello = format!(r#"{{"version":"{}"}}"#, env!("CARGO_PKG_VERSION"));
@@ -159,7 +162,7 @@ pub(super) async fn read_head(stream: &mut UnixStream) -> std::io::Result<String
 }
 
 /// What the gateway says of a refused upgrade.
-async fn refusal(stream: &mut UnixStream, head: &str, status: &str) -> String {
+async fn refusal(stream: &mut UnixStream, head: &str) -> Option<String> {
     let length = head.lines().find_map(|line| {
         let (name, value) = line.split_once(':')?;
         name.eq_ignore_ascii_case("content-length")
@@ -172,9 +175,7 @@ async fn refusal(stream: &mut UnixStream, head: &str, status: &str) -> String {
             .and_then(|message| message.error()),
         Err(_) => None,
     };
-    let text = message.and_then(|error| {
-        let text = json::member(&error, json::Span::whole(&error), "message")?;
-        json::string(text.of(&error)).map(std::borrow::Cow::into_owned)
-    });
-    text.unwrap_or_else(|| format!("status {status}"))
+    let error = message?;
+    let text = json::member(&error, json::Span::whole(&error), "message")?;
+    json::string(text.of(&error)).map(std::borrow::Cow::into_owned)
 }

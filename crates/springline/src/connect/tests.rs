@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::connection::read_head;
-use super::{Connect, ConnectArgs, Handshake};
+use super::{Connect, ConnectArgs};
 use crate::autostart::StartSpec;
 use crate::stdio::Deaf;
 use crate::stdio::client::Client;
@@ -49,12 +49,7 @@ impl Place {
             start,
             body_max: 1 << 20,
         };
-        let mut connect = Connect {
-            args,
-            connection: None,
-            handshake: Handshake::default(),
-            lost_at: None,
-        };
+        let mut connect = Connect::new(args);
         let task = tokio::spawn(async move {
             let ended = connect.carry(&mut front).await;
             if let Some(connection) = connect.connection {
@@ -256,6 +251,11 @@ async fn without_a_gateway_requests_fail_and_notifications_vanish() {
         (&"c".into(), &(-31001).into())
     );
     assert_eq!(answer["error"]["data"]["outcome"], "not_executed");
+    let socket = place.socket().display().to_string();
+    assert_eq!(
+        answer["error"]["message"],
+        format!("no gateway answers on {socket}; start one with `springline serve`")
+    );
 }
 
 #[tokio::test]
@@ -274,7 +274,9 @@ async fn a_refused_upgrade_says_why() {
     stream.write_all(answer.as_bytes()).await.unwrap();
     let answer = client.next().await.unwrap();
     let text = answer["error"]["message"].as_str().unwrap();
-    assert!(text.contains("no server of that name"), "{text}");
+    assert_eq!(text, "no server of that name");
+    assert_eq!(answer["error"]["data"]["code"], "SERVER_UNAVAILABLE");
+    assert_eq!(answer["error"]["data"]["retry"], "no");
 }
 
 #[tokio::test]
@@ -334,7 +336,7 @@ async fn a_gateway_that_ends_at_once_is_reported_with_its_log() {
     let answer = client.next().await.unwrap();
     let text = answer["error"]["message"].as_str().unwrap();
     assert!(
-        text.contains("exit status: 3") && text.contains("gateway.log"),
+        text.contains("exit status: 3: broken configuration; see ") && text.contains("gateway.log"),
         "{text}"
     );
     let log = std::fs::read_to_string(place.dir.path().join("state/gateway.log")).unwrap();

@@ -512,3 +512,93 @@ fn a_reader_that_closes_the_pipe_early_is_no_failure() {
     let ran = Ran(tools.wait_with_output().unwrap());
     assert_eq!((ran.code(), ran.err()), (0, ""));
 }
+
+/// Runs a `connect` or `bridge` whose client sends `initialize` and ends.
+fn greeted(mut command: Command) -> Ran {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let hello = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}"#;
+    let mut input = child.stdin.take().unwrap();
+    writeln!(input, "{hello}").unwrap();
+    drop(input);
+    Ran(child.wait_with_output().unwrap())
+}
+
+#[test]
+fn connect_with_a_wrong_name_names_the_servers_and_exits_with_6() {
+    let mut gateway = Gateway::start();
+    let ran = greeted(gateway.command(&["connect", "nope"]));
+    let answer: Value = serde_json::from_str(ran.out()).unwrap();
+    let error = &answer["error"];
+    let text = "there is no server \"nope\"; configured are demo, scribe, gone, unset";
+    assert_eq!(error["message"], text);
+    assert_eq!(error["data"]["retry"], "no");
+    assert_eq!(ran.err(), format!("springline connect: {text}\n"));
+    assert_eq!(ran.code(), 6);
+    assert_eq!(gateway.run(&["stop"]).code(), 0);
+    assert_eq!(gateway.ended().0, Some(0));
+
+    let ran = greeted(gateway.command(&["connect", "--no-start"]));
+    assert_eq!(ran.code(), 5);
+    let answer: Value = serde_json::from_str(ran.out()).unwrap();
+    let text = answer["error"]["message"].as_str().unwrap();
+    assert!(text.starts_with("no gateway answers on /"), "{text}");
+}
+
+#[test]
+fn connect_says_why_the_gateway_that_it_started_ended() {
+    let mut gateway = Gateway::start();
+    let config = json!({ "springline": { "listen": gateway.url.trim_start_matches("http://") } });
+    std::fs::write(gateway.path("other.json"), config.to_string()).unwrap();
+    let mut command = gateway.command(&["connect"]);
+    command
+        .env("SPRINGLINE_CONFIG", gateway.path("other.json"))
+        .env("SPRINGLINE_SOCKET", gateway.path("run/other.sock"))
+        .env("SPRINGLINE_STATE_DIR", gateway.path("other"));
+    let ran = greeted(command);
+    assert_eq!(ran.code(), 5);
+    assert!(ran.err().contains("the listener: "), "{}", ran.err());
+    assert!(ran.err().contains("other/gateway.log"), "{}", ran.err());
+    assert_eq!(gateway.run(&["stop"]).code(), 0);
+    assert_eq!(gateway.ended().0, Some(0));
+}
+
+#[test]
+fn neither_a_bridge_nor_a_connect_to_a_given_socket_needs_a_home() {
+    let gateway = Gateway::start();
+    let socket = gateway.path("run/springline.sock");
+    let without_home = |args: &[&str]| {
+        let mut command = Command::new(PROGRAM);
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        command.args(args).env_clear().env("PATH", path);
+        greeted(command)
+    };
+    let socket = socket.to_str().unwrap();
+    for args in [
+        &["bridge", "--", PROGRAM, "demo"][..],
+        &["connect", "demo", "--socket", socket],
+    ] {
+        let ran = without_home(args);
+        assert_eq!(ran.code(), 0, "{}", ran.err());
+        assert!(ran.out().contains("protocolVersion"), "{}", ran.out());
+    }
+}
+
+#[test]
+fn a_follower_whose_reader_is_gone_ends_without_another_event() {
+    let gateway = Gateway::start();
+    assert_eq!(gateway.run(&["call", "demo", "count"]).code(), 0);
+    let mut follow = gateway
+        .command(&["events", "--follow"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut output = BufReader::new(follow.stdout.take().unwrap());
+    output.read_line(&mut String::new()).unwrap();
+    drop(output);
+    assert_eq!(follow.wait().unwrap().code(), Some(0));
+}

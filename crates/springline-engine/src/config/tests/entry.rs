@@ -113,6 +113,10 @@ fn a_wrong_entry_says_what_is_wrong_and_how_to_mend_it() {
              for an HTTP server",
         ),
         (
+            r#"{ "comand": "x" }"#,
+            "the entry has neither `command` nor `url`; did you mean `command` by `comand`?",
+        ),
+        (
             r#"{ "serverUrl": "http://h/" }"#,
             "the entry has neither `command` nor `url`; rename `serverUrl` to `url`",
         ),

@@ -54,15 +54,21 @@ fn only_the_default_file_may_be_missing() {
         ]
     );
     let error = load_all(&["/none"], &Machine::new()).expect_err("named by the flag");
-    assert_eq!(
-        error.to_string(),
-        "/none: cannot read the configuration file named by --config"
+    let text = error.to_string();
+    let named = "/none: cannot read the configuration file named by --config (";
+    assert!(text.starts_with(named), "{text}");
+    assert!(
+        text.ends_with("); correct the path or the permissions"),
+        "{text}"
     );
     let machine = Machine::new().var("SPRINGLINE_CONFIG", "/none");
     let error = load_all(&[], &machine).expect_err("named by the variable");
-    assert_eq!(
-        error.to_string(),
-        "/none: cannot read the configuration file named by SPRINGLINE_CONFIG"
+    let text = error.to_string();
+    let named = "/none: cannot read the configuration file named by SPRINGLINE_CONFIG (";
+    assert!(text.starts_with(named), "{text}");
+    assert!(
+        text.ends_with("); correct the path or the permissions"),
+        "{text}"
     );
 }
 

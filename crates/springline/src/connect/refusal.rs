@@ -1,0 +1,96 @@
+//! Why there is no session on the gateway, and how the client and the shell are told.
+//!
+//! Owns: the texts and the exit codes of a failed attempt. It must not know how one is made.
+
+use std::io;
+use std::path::Path;
+
+use springline_proto::error::{CAUSE_MAX, FaultKind, sanitise};
+use springline_proto::json;
+
+use crate::autostart::StartError;
+use crate::stdio::Deaf;
+
+/// Why there is no connection to the gateway.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AttachError {
+    #[error(transparent)]
+    Start(#[from] StartError),
+    #[error("no gateway answers on {socket}{why}; start one with `springline serve`")]
+    Absent { socket: String, why: String },
+    /// In the gateway's words, which name the servers that there are.
+    #[error("{0}")]
+    Unknown(String),
+    #[error("the gateway refused: {0}")]
+    Refused(String),
+    #[error("the gateway went away during the handshake: {0}")]
+    Broken(#[from] io::Error),
+    #[error("the gateway did not answer in time")]
+    Late(#[from] tokio::time::error::Elapsed),
+    #[error("the new session's handshake failed: {0}")]
+    Handshake(String),
+    #[error(transparent)]
+    Deaf(#[from] Deaf),
+}
+
+impl AttachError {
+    /// Nobody listens on the socket. That it is not there, or left over, needs no words of the
+    /// system's; anything else does.
+    pub(super) fn absent(socket: &Path, error: &io::Error) -> Self {
+        let is_plain = matches!(
+            error.kind(),
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+        );
+        Self::Absent {
+            socket: socket.display().to_string(),
+            why: if is_plain {
+                String::new()
+            } else {
+                format!(" ({error})")
+            },
+        }
+    }
+
+    /// The exit code of a `connect` that ended with nothing but this; docs/cli.md has the table.
+    pub(super) fn exit(&self) -> u8 {
+        match self {
+            Self::Start(_) | Self::Absent { .. } | Self::Broken(_) | Self::Late(_) => 5,
+            Self::Unknown(_) => 6,
+            Self::Refused(_) | Self::Handshake(_) | Self::Deaf(_) => 1,
+        }
+    }
+
+    /// The `error` member for the requests that wait. The message is the gateway's matter and not a
+    /// server's, so it does not begin with the text of the kind. Nothing was sent: nothing ran.
+    pub(super) fn to_json(&self) -> String {
+        let (kind, hint, retry) = match self {
+            Self::Unknown(_) => (
+                FaultKind::ServerUnavailable,
+                "correct the name that `springline connect` is given",
+                "no",
+            ),
+            Self::Absent { .. } => (
+                FaultKind::ServerUnreachable,
+                "start the gateway, then send the call again",
+                "safe",
+            ),
+            Self::Start(_) => (
+                FaultKind::ServerUnreachable,
+                "mend the cause that is named; the next call tries again by itself",
+                "safe",
+            ),
+            _ => (
+                FaultKind::ServerUnreachable,
+                "look at `springline status` and the gateway's log; the call may be sent again",
+                "safe",
+            ),
+        };
+        let message = json::quote(&sanitise(&self.to_string(), 2 * CAUSE_MAX));
+        format!(
+            r#"{{"code":{},"message":{message},"data":{{"code":"{}","message":{message},"hint":{},"outcome":"not_executed","retry":"{retry}"}}}}"#,
+            kind.code(),
+            kind.as_str(),
+            json::quote(hint),
+        )
+    }
+}
