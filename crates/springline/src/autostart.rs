@@ -111,7 +111,7 @@ pub async fn connect_or_start(path: &Path, spec: &StartSpec) -> Result<UnixStrea
             lock = PidLock::acquire(Path::new(&lock_path))?.ok();
         } else if child.is_none() {
             // Behind the lock the socket was looked at once more: nobody else has started one.
-            begin = fs::metadata(&spec.log).map_or(0, |log| log.len());
+            begin = log_end(&spec.log);
             child = Some(start(spec)?);
         }
         if let Some(status) = ended(&mut child)? {
@@ -128,8 +128,13 @@ pub async fn connect_or_start(path: &Path, spec: &StartSpec) -> Result<UnixStrea
     })
 }
 
+/// Where the next part of the log will begin.
+pub(crate) fn log_end(log: &Path) -> u64 {
+    fs::metadata(log).map_or(0, |log| log.len())
+}
+
 /// What a gateway said last, as far as the log can be read; `begin` is where its own part begins.
-fn last_line(log: &Path, begin: u64) -> String {
+pub(crate) fn last_line(log: &Path, begin: u64) -> String {
     let mut said = Vec::new();
     let read = fs::File::open(log).and_then(|mut log| {
         let tail = log.metadata()?.len().saturating_sub(LOG_TAIL);

@@ -214,12 +214,16 @@ impl Connect {
         front: &mut Front,
         repeats_handshake: bool,
     ) -> Result<Connection, AttachError> {
+        let start = self.args.start.as_ref();
+        let log_end = start.map_or(0, |spec| autostart::log_end(&spec.log));
         let dialled = tokio::select! {
             dialled = dial(&self.args, self.lost_at) => dialled,
             () = front.deaf() => return Err(Deaf.into()),
         };
         let connection = Connection::open(dialled?, &self.args);
-        let mut connection = timeout(HELLO_PATIENCE, connection).await??;
+        let mut connection = timeout(HELLO_PATIENCE, connection)
+            .await?
+            .map_err(|error| error.explained(start, log_end))?;
         if repeats_handshake {
             let repeated = tokio::time::timeout(
                 HANDSHAKE_PATIENCE,

@@ -8,7 +8,7 @@ use std::path::Path;
 use springline_proto::error::{CAUSE_MAX, FaultKind, sanitise};
 use springline_proto::json;
 
-use crate::autostart::StartError;
+use crate::autostart::{self, StartError, StartSpec};
 use crate::stdio::Deaf;
 
 /// Why there is no connection to the gateway.
@@ -25,6 +25,9 @@ pub(super) enum AttachError {
     Refused(String),
     #[error("the gateway went away during the handshake: {0}")]
     Broken(#[from] io::Error),
+    /// One that was only just started: it had its socket, and then could not go on.
+    #[error("the gateway ended while it started{why}; see {log}")]
+    Ended { why: String, log: String },
     #[error("the gateway did not answer in time")]
     Late(#[from] tokio::time::error::Elapsed),
     #[error("the new session's handshake failed: {0}")]
@@ -51,10 +54,28 @@ impl AttachError {
         }
     }
 
+    /// A connection that broke, with what the gateway's log says of it since `begin`.
+    pub(super) fn explained(self, start: Option<&StartSpec>, begin: u64) -> Self {
+        let (Self::Broken(_), Some(spec)) = (&self, start) else {
+            return self;
+        };
+        match autostart::last_line(&spec.log, begin) {
+            why if why.is_empty() => self,
+            why => Self::Ended {
+                why,
+                log: spec.log.display().to_string(),
+            },
+        }
+    }
+
     /// The exit code of a `connect` that ended with nothing but this; docs/cli.md has the table.
     pub(super) fn exit(&self) -> u8 {
         match self {
-            Self::Start(_) | Self::Absent { .. } | Self::Broken(_) | Self::Late(_) => 5,
+            Self::Start(_)
+            | Self::Absent { .. }
+            | Self::Ended { .. }
+            | Self::Broken(_)
+            | Self::Late(_) => 5,
             Self::Unknown(_) => 6,
             Self::Refused(_) | Self::Handshake(_) | Self::Deaf(_) => 1,
         }
@@ -74,7 +95,7 @@ impl AttachError {
                 "start the gateway, then send the call again",
                 "safe",
             ),
-            Self::Start(_) => (
+            Self::Start(_) | Self::Ended { .. } => (
                 FaultKind::ServerUnreachable,
                 "mend the cause that is named; the next call tries again by itself",
                 "safe",
