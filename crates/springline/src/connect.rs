@@ -221,9 +221,10 @@ impl Connect {
             () = front.deaf() => return Err(Deaf.into()),
         };
         let connection = Connection::open(dialled?, &self.args);
-        let mut connection = timeout(HELLO_PATIENCE, connection)
-            .await?
-            .map_err(|error| error.explained(start, log_end))?;
+        let mut connection = match timeout(HELLO_PATIENCE, connection).await? {
+            Ok(connection) => connection,
+            Err(error) => return Err(error.explained(start, log_end).await),
+        };
         if repeats_handshake {
             let repeated = tokio::time::timeout(
                 HANDSHAKE_PATIENCE,

@@ -4,12 +4,18 @@
 
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use springline_proto::error::{CAUSE_MAX, FaultKind, sanitise};
 use springline_proto::json;
+use tokio::time::sleep;
 
 use crate::autostart::{self, StartError, StartSpec};
 use crate::stdio::Deaf;
+
+/// The pause between two looks at the log of a gateway that went away, and how many there are.
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
+const LOOKS: u32 = 50;
 
 /// Why there is no connection to the gateway.
 #[derive(Debug, thiserror::Error)]
@@ -54,18 +60,21 @@ impl AttachError {
         }
     }
 
-    /// A connection that broke, with what the gateway's log says of it since `begin`.
-    pub(super) fn explained(self, start: Option<&StartSpec>, begin: u64) -> Self {
+    /// A connection that broke, with what the gateway's log says of it since `begin`. The gateway
+    /// closes its socket a moment before it says why it ends.
+    pub(super) async fn explained(self, start: Option<&StartSpec>, begin: u64) -> Self {
         let (Self::Broken(_), Some(spec)) = (&self, start) else {
             return self;
         };
-        match autostart::last_line(&spec.log, begin) {
-            why if why.is_empty() => self,
-            why => Self::Ended {
-                why,
-                log: spec.log.display().to_string(),
-            },
+        for _ in 0..LOOKS {
+            let why = autostart::last_line(&spec.log, begin);
+            if !why.is_empty() {
+                let log = spec.log.display().to_string();
+                return Self::Ended { why, log };
+            }
+            sleep(LOOK_PAUSE).await;
         }
+        self
     }
 
     /// The exit code of a `connect` that ended with nothing but this; docs/cli.md has the table.
