@@ -188,7 +188,7 @@ fn keep_fixed(old: &Settings, new: &mut Settings) -> Vec<String> {
     let mut note = |name: &str| {
         notes.push(format!(
             "`{name}` counts from the next start of the gateway"
-        ))
+        ));
     };
     if old.listen != new.listen {
         note("listen");

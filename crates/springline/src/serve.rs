@@ -17,6 +17,7 @@ use springline_engine::downstream::{HttpServer, HttpSettings, Token, listen};
 use springline_engine::gateway::{Gateway, Rest};
 use springline_engine::upstream::http::{HttpShared, ProxyEnv};
 use springline_engine::{clock, spawn};
+use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
@@ -55,32 +56,9 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     for note in &config.notes {
         crate::say(&clean(&note.to_string()));
     }
-    let _state = match lock_state(&config.settings.state_dir)? {
-        Ok(lock) => lock,
-        Err(pid) => {
-            let by = pid
-                .map(|pid| format!(" by process {pid}"))
-                .unwrap_or_default();
-            let folder = config.settings.state_dir.display();
-            crate::say(&format!(
-                "the state folder {folder} is in use{by}; {OTHER_PLACE}"
-            ));
-            return Ok(Exit::Taken);
-        }
-    };
-    let bound = match socket::bind(&config.settings.socket).await {
-        Ok(bound) => bound,
-        Err(error @ SocketError::Live { .. }) => {
-            crate::say(&format!("{error}; {OTHER_PLACE}"));
-            return Ok(Exit::Taken);
-        }
-        Err(error) => return Err(error).context("the socket"),
-    };
-    let listeners = match &config.settings.listen {
-        Some(listen) => listen::bind(&listen.addresses, true)
-            .await
-            .context("the listener")?,
-        None => Vec::new(),
+    let claims = match claim(&config).await? {
+        Ok(claims) => claims,
+        Err(exit) => return Ok(exit),
     };
     let (rest, findings) = Rest::open(&config.settings.state_dir)?;
     for finding in &findings {
@@ -88,14 +66,14 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     }
     let gateway = Gateway::new(&config, shared_http(), rest);
     let mut addresses = Vec::new();
-    for listener in &listeners {
+    for listener in &claims.listeners {
         addresses.push(listener.local_addr().context("the listener")?);
     }
     let admin = Admin::new(Arc::clone(&gateway), facts(&config, &addresses));
     let routes: Arc<dyn Routes> = Arc::<Admin>::clone(&admin);
     let settings = http_settings(&config.settings);
     let server = HttpServer::new(Arc::clone(&gateway), settings, Some(routes));
-    for listener in listeners {
+    for listener in claims.listeners {
         spawn::named("listener", Arc::clone(&server).serve_tcp(listener));
     }
     let mut stops = Stops::new(&admin)?;
@@ -109,15 +87,62 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         Arc::clone(&config),
     );
     reload::start(reloader, admin.reloads(), hangup);
-    spawn::named("socket", Arc::clone(&server).serve_unix(bound.listener));
+    spawn::named(
+        "socket",
+        Arc::clone(&server).serve_unix(claims.socket.listener),
+    );
     announce(&gateway, &addresses);
     stops.next().await;
     let longest = patience(&config.lock());
     drain(&gateway, longest, &mut stops).await;
     admin.end_feeds();
     server.stop(CONNECTIONS_GRACE).await;
-    drop(bound.claim);
+    drop(claims.socket.claim);
+    drop(claims.state);
     Ok(Exit::Done)
+}
+
+/// What one gateway at a time may hold.
+struct Claims {
+    state: PidLock,
+    socket: socket::BoundSocket,
+    listeners: Vec<TcpListener>,
+}
+
+/// Takes the state folder, the socket and the addresses; an exit inside if another gateway has them.
+async fn claim(config: &Config) -> anyhow::Result<Result<Claims, Exit>> {
+    let state = match lock_state(&config.settings.state_dir)? {
+        Ok(lock) => lock,
+        Err(pid) => {
+            let by = pid
+                .map(|pid| format!(" by process {pid}"))
+                .unwrap_or_default();
+            let folder = config.settings.state_dir.display();
+            crate::say(&format!(
+                "the state folder {folder} is in use{by}; {OTHER_PLACE}"
+            ));
+            return Ok(Err(Exit::Taken));
+        }
+    };
+    let socket = match socket::bind(&config.settings.socket).await {
+        Ok(bound) => bound,
+        Err(error @ SocketError::Live { .. }) => {
+            crate::say(&format!("{error}; {OTHER_PLACE}"));
+            return Ok(Err(Exit::Taken));
+        }
+        Err(error) => return Err(error).context("the socket"),
+    };
+    let listeners = match &config.settings.listen {
+        Some(listen) => listen::bind(&listen.addresses, true)
+            .await
+            .context("the listener")?,
+        None => Vec::new(),
+    };
+    Ok(Ok(Claims {
+        state,
+        socket,
+        listeners,
+    }))
 }
 
 /// One line for people and for scripts that wait for readiness.
@@ -242,16 +267,13 @@ impl Stops {
 
     /// Until the next one. Cancel safe.
     async fn next(&mut self) {
-        loop {
-            let told = self.told;
-            tokio::select! {
-                _ = self.terminate.recv() => return,
-                _ = self.interrupt.recv() => return,
-                asked = self.asked.wait_for(|count| *count > told) => {
-                    if asked.is_ok() {
-                        self.told += 1;
-                    }
-                    return;
+        let told = self.told;
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+            asked = self.asked.wait_for(|count| *count > told) => {
+                if asked.is_ok() {
+                    self.told += 1;
                 }
             }
         }

@@ -132,10 +132,7 @@ impl Shared {
 
     /// Why the last start of a server failed, if it did.
     pub(crate) fn failure(&self, server: &str) -> Option<String> {
-        self.failures
-            .lock()
-            .get(server)
-            .map(|cause| cause.to_string())
+        self.failures.lock().get(server).map(ToString::to_string)
     }
 
     fn shard(&self, id: &str) -> &Mutex<HashMap<Box<str>, Arc<SessionCell>>> {

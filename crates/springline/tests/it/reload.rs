@@ -35,6 +35,10 @@ async fn reload(gateway: &Gateway, config: &Value) {
     assert!(output.status.success(), "{output:?}");
 }
 
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "callers build the value in place"
+)]
 fn servers(servers: Value) -> Value {
     json!({ "mcpServers": servers })
 }
