@@ -310,6 +310,10 @@ impl Script {
         }
     }
 
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "everything else is shown by `show`"
+    )]
     fn show_rest(&mut self, output: &Output) -> Option<String> {
         let text = match output {
             Output::Persist(record) => {
