@@ -14,7 +14,25 @@ pub(crate) struct Server {
     /// From the start of the process to the line that says that it is ready.
     pub(crate) ready: Duration,
     child: Child,
+    /// Whether it has processes of its own to end.
+    has_workers: bool,
     _folder: Option<tempfile::TempDir>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // nginx ends its workers only if it is asked; what is left is killed with the child.
+        if let (true, Some(pid)) = (self.has_workers, self.child.id()) {
+            let asked = std::process::Command::new("kill").arg(pid.to_string()).status();
+            let deadline = Instant::now() + Duration::from_secs(2);
+            while asked.as_ref().is_ok_and(std::process::ExitStatus::success)
+                && matches!(self.child.try_wait(), Ok(None))
+                && Instant::now() < deadline
+            {
+                std::thread::yield_now();
+            }
+        }
+    }
 }
 
 impl Server {
@@ -39,6 +57,7 @@ pub(crate) async fn echo() -> anyhow::Result<Server> {
         url,
         ready: begun.elapsed(),
         child,
+        has_workers: false,
         _folder: None,
     })
 }
@@ -78,6 +97,7 @@ pub(crate) async fn springline(binary: &Path, upstream: Option<&str>) -> anyhow:
                 url,
                 ready,
                 child,
+                has_workers: false,
                 _folder: Some(folder),
             });
         }
@@ -134,6 +154,7 @@ pub(crate) async fn nginx(upstream: &str) -> anyhow::Result<Option<Server>> {
         url,
         ready: begun.elapsed(),
         child,
+        has_workers: true,
         _folder: Some(folder),
     }))
 }
