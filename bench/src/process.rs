@@ -23,7 +23,9 @@ impl Drop for Server {
     fn drop(&mut self) {
         // nginx ends its workers only if it is asked; what is left is killed with the child.
         if let (true, Some(pid)) = (self.has_workers, self.child.id()) {
-            let asked = std::process::Command::new("kill").arg(pid.to_string()).status();
+            let asked = std::process::Command::new("kill")
+                .arg(pid.to_string())
+                .status();
             let deadline = Instant::now() + Duration::from_secs(2);
             while asked.as_ref().is_ok_and(std::process::ExitStatus::success)
                 && matches!(self.child.try_wait(), Ok(None))
