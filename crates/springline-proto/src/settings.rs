@@ -96,6 +96,9 @@ pub struct SessionSettings {
     pub held_max: usize,
     /// How long a server's request outside any call waits for a GET stream.
     pub ask_wait: Duration,
+    /// How long the client may take to answer a server's question; the clock of the call that
+    /// caused it stands still meanwhile.
+    pub ask_timeout: Duration,
     /// How long a list on `/mcp` waits for entries that were never listed.
     pub list_wait: Duration,
     /// Events kept for redelivery, for each session.
@@ -113,6 +116,7 @@ impl Default for SessionSettings {
             pending_max: 256,
             held_max: 64,
             ask_wait: Duration::from_secs(5),
+            ask_timeout: Duration::from_hours(1),
             list_wait: Duration::from_secs(10),
             redelivery_events_max: 1000,
             redelivery_bytes_max: 16 * 1024 * 1024,

@@ -110,8 +110,7 @@ impl World {
         body: Bytes,
     ) {
         self.seats[at].live.insert(exchange, generation);
-        let ours = !body.windows(4).any(|part| part == b"\"n\":");
-        if purpose == Purpose::Request && ours {
+        if purpose == Purpose::Request && is_ours(&body) {
             self.seats[at].own_requests += 1;
         }
         if purpose == Purpose::Initialized
@@ -387,6 +386,11 @@ impl World {
         let cut = self.strikes(Fault::CutBefore);
         if unsent || cut {
             let cause = "gone".into();
+            if let (true, Carry::Post(Purpose::Request, body)) = (unsent, &carry)
+                && is_ours(body)
+            {
+                self.seats[at].own_unsent += 1;
+            }
             let end = if unsent {
                 End::NotSent { cause }
             } else {
@@ -644,4 +648,9 @@ impl World {
     pub(crate) fn say(&mut self, at: usize, when: Moment, input: Input) {
         self.put(when, Event::Input(at, Box::new(input)));
     }
+}
+
+/// Whether a request is of the gateway's own: those of clients carry their number.
+fn is_ours(body: &Bytes) -> bool {
+    !body.windows(4).any(|part| part == b"\"n\":")
 }

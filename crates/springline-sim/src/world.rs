@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use springline_proto::call::{ExchangeId, Generation, Moment, SessionKey};
-use springline_proto::settings::{ReplayPolicy, StateLossPolicy};
+use springline_proto::settings::{ReplayPolicy, StateLossPolicy, UpstreamSettings};
 use springline_proto::upstream::{Input, Standby, Transport, Upstream, UpstreamConfig};
 
 use crate::agenda::Agenda;
@@ -119,6 +119,8 @@ pub(crate) struct Seat {
     /// Instances that were opened, and requests that no client made.
     pub(crate) opens: usize,
     pub(crate) own_requests: usize,
+    /// Those of them of which no byte left.
+    pub(crate) own_unsent: usize,
     pub(crate) armed: Option<(Moment, Moment)>,
 }
 
@@ -445,7 +447,7 @@ impl World {
             None
         };
         let broken = broken.map(|what| Violation::new("I8", what));
-        let broken = broken.or_else(|| seat.spent());
+        let broken = broken.or_else(|| seat.spent(&self.plan.settings));
         let own = self.plan.settings.start_timeout;
         let stuck = seat.instances.iter().find(|(_, running)| {
             !running.judged
@@ -498,29 +500,25 @@ impl World {
 impl Seat {
     /// Attempts and requests of the gateway's own have a budget, by what clients asked (I5): a call
     /// owns one recovery and is sent again once; an instance is told what the lost one knew, and
-    /// an answer that speaks of a lost session costs one ping.
-    fn spent(&self) -> Option<Violation> {
-        let opens_max = 2 * self.calls.len() + 2 * self.own_requests + 2;
-        // Sessions ask for themselves too, and a resumed one is told again what it knew: through
-        // refused connections if need be.
-        let asked = 12
-            * self
-                .calls
-                .iter()
-                .filter(|call| **call == usize::MAX)
-                .count();
-        let retries = if self.licence.resumed {
-            60 + asked
-        } else {
-            asked
-        };
-        let own_max = 6 * self.opens + 2 * self.calls.len() + retries;
-        (self.opens > opens_max || self.own_requests > own_max).then(|| {
-            let (opens, own, calls) = (self.opens, self.own_requests, self.calls.len());
-            Violation::new(
-                "I5",
-                format!("{opens} instances, {own} own requests, {calls} calls"),
-            )
+    /// an answer that speaks of a lost session costs one ping. A request that never left is sent
+    /// again at the pace of refused connections, for as long as these are tried.
+    fn spent(&self, settings: &UpstreamSettings) -> Option<Violation> {
+        let left = self.own_requests.saturating_sub(self.own_unsent);
+        let opens_max = 2 * self.calls.len() + 2 * left + 2;
+        // Sessions ask for themselves too, and a resumed one is told again what it knew.
+        let calls = self.calls.iter();
+        let asked = 12 * calls.filter(|call| **call == usize::MAX).count();
+        let told = if self.licence.resumed { 8 } else { 0 };
+        let own_max = 6 * self.opens + 2 * self.calls.len() + told + asked;
+        // 50, 100, 200, 400, 800 ms, then each second.
+        let seconds = usize::try_from(settings.reconnect_wait.as_secs()).unwrap_or(usize::MAX);
+        let unsent_max = own_max * (7 + seconds);
+        (self.opens > opens_max || left > own_max || self.own_unsent > unsent_max).then(|| {
+            let (opens, unsent, calls) = (self.opens, self.own_unsent, self.calls.len());
+            let what = format!(
+                "{opens} instances, {left} own requests and {unsent} that did not leave, {calls} calls"
+            );
+            Violation::new("I5", what)
         })
     }
 
@@ -561,6 +559,7 @@ impl Seat {
             hellos: 0,
             opens: 0,
             own_requests: 0,
+            own_unsent: 0,
             armed: None,
         }
     }

@@ -241,6 +241,13 @@ pub const DECLARATIONS: &[Declaration] = &[
         "is how long a list on `/mcp` waits for servers that were never listed before",
     ),
     top(
+        "askTimeout",
+        "SPRINGLINE_ASK_TIMEOUT",
+        Kind::Duration,
+        Preset::Ms(HOUR),
+        "is how long a client may take to answer a question of a server; the call's own clock stands still meanwhile",
+    ),
+    top(
         "deleteTimeout",
         "SPRINGLINE_DELETE_TIMEOUT",
         Kind::Duration,

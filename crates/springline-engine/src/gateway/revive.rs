@@ -110,6 +110,7 @@ fn session_settings(settings: &Settings) -> SessionSettings {
         stream_after: settings.stream_after,
         pending_max: settings.pending_max,
         list_wait: settings.list_wait,
+        ask_timeout: settings.ask_timeout,
         redelivery_events_max: settings.redelivery_events,
         redelivery_bytes_max: settings.redelivery_bytes,
         redelivery_age_max: settings.redelivery_age,

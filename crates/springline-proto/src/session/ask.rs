@@ -10,7 +10,7 @@ use bytes::Bytes;
 use super::{Endpoint, Session};
 use crate::aggregate;
 use crate::call::{Generation, Moment};
-use crate::error::{Fault, FaultKind, error_response, plain_error};
+use crate::error::{Fault, FaultKind, Outcome, error_response, plain_error};
 use crate::json::Pieces;
 use crate::message::Message;
 use crate::method::Method;
@@ -32,16 +32,15 @@ pub(super) struct Ask {
 enum State {
     /// No way to the client yet.
     Waiting { until: Moment, message: Message },
-    /// The client has it.
-    Asked,
+    /// The client has it, or will find it on the stream that it comes back to.
+    Asked { until: Moment },
 }
 
 impl Ask {
-    /// When waiting for the client ends.
-    pub(super) fn deadline(&self) -> Option<Moment> {
+    /// When waiting ends: for a way to the client, or for its answer (I7).
+    pub(super) fn deadline(&self) -> Moment {
         match &self.state {
-            State::Waiting { until, .. } => Some(*until),
-            State::Asked => None,
+            State::Waiting { until, .. } | State::Asked { until } => *until,
         }
     }
 }
@@ -161,31 +160,42 @@ impl Session {
 
     /// Tries again to reach the client, and gives up on questions that waited long enough.
     pub(super) fn retry_asks(&mut self, now: Moment) {
-        let waiting: Vec<(u64, Moment)> = self
-            .asks
-            .iter()
-            .filter_map(|(number, ask)| Some((*number, ask.deadline()?)))
-            .collect();
-        for (number, until) in waiting {
-            if self.try_ask(now, number) || until > now {
-                continue;
-            }
-            if let Some(ask) = self.asks.remove(&number) {
-                let fault = Fault::new(FaultKind::ClientUnreachable);
-                let body = fault.response(&ask.id);
-                self.reply(&ask.server, ask.generation, ask.id, &body);
+        let open: Vec<u64> = self.asks.keys().copied().collect();
+        for number in open {
+            self.try_ask(now, number);
+            let is_due = |ask: &Ask| ask.deadline() <= now;
+            if self.asks.get(&number).is_some_and(is_due) {
+                self.give_up_ask(now, number);
             }
         }
     }
 
+    /// Nobody answers: the server hears so, and the clock of the call goes on (I7). An answer that
+    /// still comes is dropped.
+    fn give_up_ask(&mut self, now: Moment, number: u64) {
+        let Some(ask) = self.asks.get(&number) else {
+            return;
+        };
+        let (server, generation, id) = (Arc::clone(&ask.server), ask.generation, ask.id.clone());
+        let mut fault = Fault::new(FaultKind::ClientUnreachable);
+        if matches!(ask.state, State::Asked { .. }) {
+            // It may have done what it was asked.
+            fault = fault
+                .because("the client did not answer in time")
+                .outcome(Outcome::Unknown);
+        }
+        self.take_back(now, number, None);
+        self.reply(&server, generation, id.clone(), &fault.response(&id));
+    }
+
     /// Asks the client if there is a way to it: the stream of the call that caused the question
     /// comes first (2025-11-25 basic/transports), the GET stream after it.
-    fn try_ask(&mut self, now: Moment, number: u64) -> bool {
+    fn try_ask(&mut self, now: Moment, number: u64) {
         let Some(ask) = self.asks.get(&number) else {
-            return false;
+            return;
         };
         let State::Waiting { message, .. } = &ask.state else {
-            return true;
+            return;
         };
         let call = match ask.call.filter(|call| self.pending.contains_key(call)) {
             None => self.only_call(&ask.server),
@@ -194,7 +204,7 @@ impl Session {
         let own = call.filter(|call| self.has_own_stream(*call));
         let own_is_better = own.is_some_and(|call| self.is_read(call) || !self.is_reachable());
         if !own_is_better && !self.is_reachable() {
-            return false;
+            return;
         }
         let body = self.question(&ask.server, message, number);
         match own.filter(|_| own_is_better) {
@@ -203,14 +213,14 @@ impl Session {
             }
             None => self.send_apart(now, body),
         }
+        let until = now.after(self.settings.ask_timeout);
         if let Some(ask) = self.asks.get_mut(&number) {
-            ask.state = State::Asked;
+            ask.state = State::Asked { until };
             ask.call = call;
         }
         if let Some(call) = call {
             self.tell_asking(call, true);
         }
-        true
     }
 
     /// The question as the client reads it.

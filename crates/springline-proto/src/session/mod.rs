@@ -236,7 +236,7 @@ impl Session {
             return None;
         }
         let undecided = self.undecided.first().map(|(at, _)| *at);
-        let asks = self.asks.values().filter_map(Ask::deadline).min();
+        let asks = self.asks.values().map(Ask::deadline).min();
         let log = self.redelivery.next_expiry(&self.settings);
         let all = self.all.as_ref().and_then(|all| all.deadline());
         [undecided, asks, log, all].into_iter().flatten().min()

@@ -168,6 +168,8 @@ impl Upstream {
                 pending.credential_epoch = 0;
                 pending.reauthorized = false;
                 pending.unreachable = None;
+                // Questions belong to the instance that it leaves; their end would not find it.
+                pending.asked_no_more();
                 let moved = Box::new(Moved { pending, hello });
                 self.out.push_back(Output::Moved { key, moved });
             }

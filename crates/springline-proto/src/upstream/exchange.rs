@@ -241,6 +241,11 @@ impl Upstream {
         let Some(pending) = self.pending.get_mut(&key) else {
             return;
         };
+        if matches!(pending.task, Task::Ping) {
+            // It found out nothing, and the next call will: nobody waits for it (I5).
+            self.give_up(key);
+            return;
+        }
         let (since, tries) = pending.unreachable.unwrap_or((now, 0));
         let at = now.after(pause(&settings, tries));
         if at > since.after(settings.reconnect_wait) {

@@ -100,10 +100,25 @@ impl Upstream {
         let text = json::member(&error, whole, "message")
             .and_then(|span| json::string(span.of(&error)))
             .unwrap_or_default();
-        if loss::is_gone_error(code, &text) {
+        if loss::is_gone_error(code, &text) && !self.is_pinging(generation) {
             let key = self.internal_key();
             self.accept(now, key, Task::Ping, Method::Ping);
         }
+    }
+
+    /// Whether a ping is about to find out, or under way: one is enough for all that suspect (I5).
+    fn is_pinging(&self, generation: Generation) -> bool {
+        self.pending.values().any(|pending| {
+            matches!(pending.task, Task::Ping)
+                && match pending.place {
+                    Place::Sent {
+                        generation: with, ..
+                    } => with == generation,
+                    Place::Waiting | Place::Pausing(_) | Place::Unauthorized | Place::Parked => {
+                        true
+                    }
+                }
+        })
     }
 
     fn on_question(

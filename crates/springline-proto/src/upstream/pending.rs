@@ -168,6 +168,11 @@ impl Pending {
         }
     }
 
+    /// Nothing is asked for it any more; the next message, or sending it, starts its patience anew.
+    pub(super) fn asked_no_more(&mut self) {
+        self.asking = 0;
+    }
+
     /// When its patience ends.
     pub(super) fn expires(&self, settings: &UpstreamSettings) -> Option<Moment> {
         if self.asking > 0 {

@@ -114,7 +114,7 @@ impl StackPlan {
         let upstream = settings(&mut random);
         let rates = Rates::draw(&mut random);
         let steps = steps(&mut random, clients.len(), entries.len());
-        let settings = SessionSettings {
+        let mut settings = SessionSettings {
             stream_after: random.millis(1, 800),
             pending_max: at(random.pick(&[4, 64, 256])),
             held_max: at(random.pick(&[2, 64])),
@@ -123,6 +123,8 @@ impl StackPlan {
             redelivery_events_max: at(random.pick(&[4, 1000, 1000])),
             ..SessionSettings::default()
         };
+        // Nothing is drawn for it, so that stored seeds keep their meaning.
+        settings.ask_timeout = settings.ask_wait * 3;
         let lag = random.pick(&[0, 100, 3_000]);
         let base = Plan {
             seats: Vec::new(),

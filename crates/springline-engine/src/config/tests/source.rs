@@ -283,6 +283,7 @@ fn the_table_and_the_machines_have_the_same_defaults() {
     assert_eq!(settings.stream_after, session.stream_after);
     assert_eq!(settings.pending_max, session.pending_max);
     assert_eq!(settings.list_wait, session.list_wait);
+    assert_eq!(settings.ask_timeout, session.ask_timeout);
     assert_eq!(settings.redelivery_events, session.redelivery_events_max);
     assert_eq!(settings.redelivery_bytes, session.redelivery_bytes_max);
     assert_eq!(settings.redelivery_age, session.redelivery_age_max);

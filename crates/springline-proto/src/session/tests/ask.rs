@@ -187,6 +187,81 @@ fn a_question_of_a_call_whose_stream_broke_waits_on_that_stream() {
 }
 
 #[test]
+fn a_question_that_nobody_answers_ends_at_its_own_deadline() {
+    run_after(
+        one(Downstream::Http),
+        OPEN,
+        r#"
+        p3 {"id":3,"method":"tools/call"}
+        < time call 2 {"id":3,"method":"tools/call"}
+        time ask 2 7 {"id":"q","method":"roots/list"}
+        < 3 begin
+        < 3 event #1 {"id":1,"method":"roots/list"}
+        < time asking 2 true
+        +3599999
+        +1
+        < time asking 2 false
+        < 3 event #2 {"method":"notifications/cancelled","params":{"requestId":1}}
+        < time reply 7 "q" "q" CLIENT_UNREACHABLE unknown
+        p4 {"id":1,"result":{"roots":[]}}
+        < 4 202
+        "#,
+    );
+}
+
+#[test]
+fn a_question_on_a_stream_that_broke_stops_the_clock_no_longer_than_any_other() {
+    let settings = SessionSettings {
+        ask_timeout: std::time::Duration::from_secs(20),
+        ..SessionSettings::default()
+    };
+    run_after(
+        SessionConfig {
+            settings,
+            ..one(Downstream::Http)
+        },
+        OPEN,
+        r#"
+        p3 {"id":3,"method":"tools/call"}
+        < time call 2 {"id":3,"method":"tools/call"}
+        time notify 2 {"method":"notifications/progress"}
+        < 3 begin
+        < 3 event #1 {"method":"notifications/progress"}
+        x3
+        time ask 2 7 {"id":"q","method":"roots/list"}
+        < time asking 2 true
+        +20000
+        < time asking 2 false
+        < time reply 7 "q" "q" CLIENT_UNREACHABLE unknown
+        g1 #1
+        < g1 begin
+        < g1 event #2 {"id":1,"method":"roots/list"}
+        < g1 event #3 {"method":"notifications/cancelled","params":{"requestId":1}}
+        "#,
+    );
+}
+
+#[test]
+fn a_question_to_a_pipe_that_went_ends_too() {
+    run_after(
+        one(Downstream::Pipe),
+        OPEN_PIPE,
+        r#"
+        c {"id":3,"method":"tools/call"}
+        < time call 2 {"id":3,"method":"tools/call"}
+        time ask 2 7 {"id":"q","method":"roots/list"}
+        < g1 event {"id":1,"method":"roots/list"}
+        < time asking 2 true
+        z1
+        < time attached false
+        +3600000
+        < time asking 2 false
+        < time reply 7 "q" "q" CLIENT_UNREACHABLE unknown
+        "#,
+    );
+}
+
+#[test]
 fn a_server_that_takes_its_question_back_cancels_it_under_our_id() {
     run_after(
         one(Downstream::Pipe),

@@ -153,6 +153,34 @@ fn an_error_that_speaks_of_a_lost_session_is_passed_on_and_checked_by_one_ping()
 }
 
 #[test]
+fn one_ping_at_a_time_finds_out_and_a_refused_connection_ends_it() {
+    opened(
+        "
+        call 2 tools/call a
+        > x3 to g1 session A: tools/call id 2
+        call 3 tools/call b
+        > x4 to g1 session A: tools/call id 3
+        call 4 tools/call c
+        > x5 to g1 session A: tools/call id 4
+        x3 error -32001 Session not found
+        > answer 2
+        > x6 to g1 session A: ping id 5
+        x4 error -32001 Session not found
+        > answer 3
+        x6 unsent
+        +60s
+        x5 error -32001 Session not found
+        > answer 4
+        > x7 to g1 session A: ping id 6
+        x7 404
+        > state lost
+        > open g2
+        > end g1
+    ",
+    );
+}
+
+#[test]
 fn the_npm_form_of_a_lost_session_is_recognised() {
     opened(
         "
