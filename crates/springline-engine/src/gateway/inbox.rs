@@ -7,19 +7,13 @@ use std::collections::VecDeque;
 
 use parking_lot::Mutex;
 
-/// Whether the caller drives now.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Turn {
-    /// It does, and must call [`Inbox::done`] afterwards.
-    Mine,
-    /// Nothing to do, or somebody else does it.
-    None,
-}
-
 struct Queue<T> {
     inputs: VecDeque<T>,
     driven: bool,
 }
+
+/// Past this many inputs at once the memory of the queue is given back when it is empty.
+const KEPT: usize = 4;
 
 /// The queue. Held for a push or a pop; never across a call of anything else.
 pub(crate) struct Inbox<T>(Mutex<Queue<T>>);
@@ -34,6 +28,15 @@ impl<T> Default for Inbox<T> {
 }
 
 impl<T> Inbox<T> {
+    /// Leaves an input and takes the turn to drive. Says whether the caller drives now, and must
+    /// call [`Inbox::exit`] after each turn; if not, somebody else takes the input along.
+    pub(crate) fn enter(&self, input: T) -> bool {
+        let mut queue = self.0.lock();
+        queue.inputs.push_back(input);
+        !std::mem::replace(&mut queue.driven, true)
+    }
+
+    /// Leaves an input.
     pub(crate) fn put(&self, input: T) {
         self.0.lock().inputs.push_back(input);
     }
@@ -42,14 +45,17 @@ impl<T> Inbox<T> {
         self.0.lock().inputs.pop_front()
     }
 
-    /// Asks for the turn to drive.
-    pub(crate) fn turn(&self) -> Turn {
+    /// Gives the turn back, unless inputs wait: then the caller goes on.
+    pub(crate) fn exit(&self) -> bool {
         let mut queue = self.0.lock();
-        if queue.driven || queue.inputs.is_empty() {
-            return Turn::None;
+        let done = queue.inputs.is_empty();
+        if done {
+            queue.driven = false;
+            if queue.inputs.capacity() > KEPT {
+                queue.inputs = VecDeque::new();
+            }
         }
-        queue.driven = true;
-        Turn::Mine
+        done
     }
 
     /// Whether nothing waits and nobody drives.
@@ -58,13 +64,14 @@ impl<T> Inbox<T> {
         !queue.driven && queue.inputs.is_empty()
     }
 
-    /// Takes the turn to drive before anybody can: inputs wait until [`Self::done`].
+    /// Takes the turn to drive before anybody can: inputs wait until [`Self::release`] and the next
+    /// input.
     pub(crate) fn hold(&self) {
         self.0.lock().driven = true;
     }
 
-    /// Gives the turn back; ask for it again, since inputs may have come meanwhile.
-    pub(crate) fn done(&self) {
+    /// Ends [`Self::hold`].
+    pub(crate) fn release(&self) {
         self.0.lock().driven = false;
     }
 }
@@ -76,17 +83,26 @@ mod tests {
     #[test]
     fn only_one_drives_and_nothing_is_left_behind() {
         let inbox = Inbox::default();
-        assert_eq!(inbox.turn(), Turn::None);
-        inbox.put(1);
-        assert_eq!(inbox.turn(), Turn::Mine);
-        inbox.put(2);
-        assert_eq!(inbox.turn(), Turn::None);
+        assert!(inbox.enter(1), "nobody drove");
+        assert!(!inbox.enter(2), "the first one drives");
         assert_eq!(
             (inbox.take(), inbox.take(), inbox.take()),
             (Some(1), Some(2), None)
         );
-        inbox.put(3);
-        inbox.done();
-        assert_eq!(inbox.turn(), Turn::Mine);
+        assert!(!inbox.enter(3));
+        assert!(!inbox.exit(), "an input came meanwhile");
+        assert_eq!(inbox.take(), Some(3));
+        assert!(inbox.exit());
+        assert!(inbox.enter(4));
+    }
+
+    #[test]
+    fn inputs_wait_while_it_is_held() {
+        let inbox = Inbox::default();
+        inbox.hold();
+        assert!(!inbox.enter(1));
+        inbox.release();
+        assert!(inbox.enter(2));
+        assert_eq!((inbox.take(), inbox.take()), (Some(1), Some(2)));
     }
 }

@@ -4,6 +4,7 @@
 //! [`SessionHandle`] and [`PartStream`]; it must not know HTTP.
 
 mod credential;
+mod driver;
 mod entry;
 mod inbox;
 mod mailbox;

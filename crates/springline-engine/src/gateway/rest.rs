@@ -19,7 +19,6 @@ use springline_store::{
     Store,
 };
 
-use super::session::SessionCell;
 use crate::clock;
 use crate::config::Entry;
 use crate::event::Events;
@@ -163,9 +162,11 @@ impl Rest {
     }
 
     /// Makes durable what a session's outputs ask for, in one write each for records and journal.
+    /// `at_rest` makes the value that is stored from a record.
     pub(crate) fn keep_session(
         &self,
-        session: &SessionCell,
+        session: SessionDigest,
+        at_rest: impl Fn(&[u8]) -> Bytes,
         outputs: &[SessionOutput],
         events: &Events,
     ) {
@@ -177,12 +178,12 @@ impl Rest {
         for output in outputs {
             match output {
                 SessionOutput::Persist(record) => {
-                    let value = session.at_rest(&record.encode());
-                    ops.push(Op::put(Kind::Session, key_of(session.rest), value));
+                    let value = at_rest(&record.encode());
+                    ops.push(Op::put(Kind::Session, key_of(session), value));
                 }
                 SessionOutput::Mark { number, mark } => {
                     let call = CallId {
-                        session: session.rest,
+                        session,
                         number: *number,
                     };
                     let state = match mark {

@@ -14,7 +14,7 @@ use springline_proto::upstream::Input as UpstreamInput;
 use springline_proto::version::Version;
 use springline_store::SessionDigest;
 
-use super::inbox::{Inbox, Turn};
+use super::driver::{Driver, Machine as _};
 use super::mailbox::{Mailbox, Put};
 use super::rest;
 use super::shared::{Owner, Shared};
@@ -22,11 +22,6 @@ use super::timer::Wake;
 use super::upstream::UpstreamCell;
 use crate::downstream::Principal;
 use crate::{clock, event};
-
-struct Core {
-    machine: Session,
-    armed: Option<Moment>,
-}
 
 /// Where answers go. Held for a look-up or a change; never while anything else is called.
 #[derive(Default)]
@@ -53,9 +48,7 @@ pub(crate) struct SessionCell {
     is_kept: bool,
     pub(super) principal: Principal,
     pub(super) endpoint: Endpoint,
-    inbox: Inbox<Input>,
-    /// Held by the one who drives; never while anything else is called.
-    core: Mutex<Core>,
+    driver: Driver<Session>,
     routes: Mutex<Routes>,
     /// Held for a look-up or a change; never while anything else is called.
     pub(super) upstreams: Mutex<BTreeMap<Arc<str>, Arc<UpstreamCell>>>,
@@ -110,11 +103,7 @@ impl SessionCell {
             is_kept: own.is_kept,
             principal: own.principal,
             endpoint: own.endpoint,
-            inbox: Inbox::default(),
-            core: Mutex::new(Core {
-                machine,
-                armed: None,
-            }),
+            driver: Driver::new(machine),
             routes: Mutex::default(),
             upstreams: Mutex::default(),
             leaving: Mutex::default(),
@@ -124,39 +113,28 @@ impl SessionCell {
         })
     }
 
+    /// Takes an input and drives the machine, unless somebody does already.
     pub(crate) fn input(&self, input: Input) {
-        self.inbox.put(input);
-        self.drive();
-    }
-
-    fn drive(&self) {
-        while let Turn::Mine = self.inbox.turn() {
-            let mut outputs = Vec::new();
-            {
-                let mut core = self.core.lock();
-                while let Some(input) = self.inbox.take() {
-                    core.machine.handle(clock::moment(), input);
-                    while let Some(output) = core.machine.poll() {
-                        outputs.push(output);
-                    }
+        let whom = self.this.clone() as Weak<dyn Wake>;
+        self.driver
+            .drive(input, &self.shared.timer, &whom, |outputs| {
+                if self.is_kept {
+                    // Earlier than each of them needs, so that one write serves the whole turn.
+                    self.shared.rest.keep_session(
+                        self.rest,
+                        |record| self.at_rest(record),
+                        &outputs,
+                        &self.shared.events,
+                    );
                 }
-                self.arm(&mut core);
-            }
-            if self.is_kept {
-                // Earlier than each of them needs, so that one write serves the whole turn.
-                self.shared
-                    .rest
-                    .keep_session(self, &outputs, &self.shared.events);
-            }
-            for output in outputs {
-                self.perform(output);
-            }
-            self.inbox.done();
-        }
+                for output in outputs {
+                    self.perform(output);
+                }
+            });
     }
 
     /// The value under which this session is stored.
-    pub(super) fn at_rest(&self, record: &[u8]) -> Bytes {
+    fn at_rest(&self, record: &[u8]) -> Bytes {
         let endpoint = match &self.endpoint {
             Endpoint::One(server) => Some(&**server),
             Endpoint::All => None,
@@ -180,18 +158,6 @@ impl SessionCell {
                 fault: Fault::new(FaultKind::ShuttingDown),
                 end_session: false,
             });
-        }
-    }
-
-    fn arm(&self, core: &mut Core) {
-        let Some(deadline) = core.machine.next_deadline() else {
-            return;
-        };
-        if core.armed.is_none_or(|armed| deadline < armed) {
-            core.armed = Some(deadline);
-            self.shared
-                .timer
-                .arm(deadline, self.this.clone() as Weak<dyn Wake>);
         }
     }
 
@@ -220,7 +186,7 @@ impl SessionCell {
         }
         self.tell_cut(put);
         if put != Put::Taken {
-            self.inbox.put(Input::ExchangeGone(exchange));
+            self.driver.leave(Input::ExchangeGone(exchange));
         }
     }
 
@@ -233,7 +199,7 @@ impl SessionCell {
         }
         self.tell_cut(put);
         if put != Put::Taken {
-            self.inbox.put(Input::StreamClosed(connection));
+            self.driver.leave(Input::StreamClosed(connection));
         }
     }
 
@@ -327,8 +293,7 @@ impl SessionCell {
     }
 
     pub(super) fn view(&self) -> SessionView {
-        let core = self.core.lock();
-        let machine = &core.machine;
+        let machine = self.driver.machine();
         SessionView {
             digest: self.digest.to_string(),
             principal: self.principal.clone(),
@@ -354,20 +319,9 @@ impl SessionCell {
 
 impl Wake for SessionCell {
     fn wake(&self, now: Moment) {
-        let due = {
-            let mut core = self.core.lock();
-            core.armed = None;
-            let due = core
-                .machine
-                .next_deadline()
-                .is_some_and(|deadline| deadline <= now);
-            if !due {
-                self.arm(&mut core);
-            }
-            due
-        };
-        if due {
-            self.input(Input::Timer);
+        let whom = self.this.clone() as Weak<dyn Wake>;
+        if self.driver.is_due(now, &self.shared.timer, &whom) {
+            self.input(Session::TIMER);
         }
     }
 }
@@ -384,7 +338,7 @@ impl SessionHandle {
 
     /// The revision agreed with the client; none before `initialize` was answered.
     pub fn version(&self) -> Option<Version> {
-        self.cell.core.lock().machine.version()
+        self.cell.driver.machine().version()
     }
 
     /// Takes the message of a POST. The parts of its answer come from the stream.
@@ -456,7 +410,7 @@ impl SessionHandle {
 
     /// The requests that are not answered yet.
     pub fn pending(&self) -> usize {
-        self.cell.core.lock().machine.pending()
+        self.cell.driver.machine().pending()
     }
 
     /// Ends the session and what it has upstream.

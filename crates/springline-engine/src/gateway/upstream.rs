@@ -1,8 +1,5 @@
-//! Drives one upstream machine: inputs from its transport and its session go in, one at a time,
-//! and what comes out is done.
-//!
-//! Whoever brings an input drives the machine if nobody else does; otherwise the one who does takes
-//! it along. So no lock is ever waited for while another is held, and inputs keep their order.
+//! One upstream machine: inputs from its transport and its session go in, and what comes out is
+//! done.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -17,8 +14,8 @@ use springline_proto::upstream::{
 use springline_store::SessionDigest;
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::driver::{Driver, Machine as _};
 use super::entry::{Carrier, EntrySpec};
-use super::inbox::{Inbox, Turn};
 use super::session::SessionCell;
 use super::shared::Shared;
 use super::timer::Wake;
@@ -35,19 +32,9 @@ const SETTLE_PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::
 /// take 0.5 to 2 s to their first answer); a server that hangs must not keep others waiting.
 const TURN_MAX: Duration = Duration::from_secs(3);
 
-/// The machine and what its driver keeps beside it.
-struct Core {
-    machine: Upstream,
-    /// The deadline that the timer knows of.
-    armed: Option<Moment>,
-}
-
 /// One upstream of one session.
 pub(crate) struct UpstreamCell {
-    /// Inputs that nobody took yet. Bounded by what machines and transports may have under way.
-    inbox: Inbox<Input>,
-    /// Held by the one who drives, or for a look; never while anything else is called.
-    core: Mutex<Core>,
+    driver: Driver<Upstream>,
     carrier: Carrier,
     /// The entry that it serves; none if that is not configured. Held for a look or a change.
     spec: Mutex<Option<Arc<EntrySpec>>>,
@@ -81,11 +68,7 @@ impl UpstreamCell {
         carrier: impl FnOnce(Arc<dyn Sink>) -> Carrier,
     ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
-            inbox: Inbox::default(),
-            core: Mutex::new(Core {
-                machine,
-                armed: None,
-            }),
+            driver: Driver::new(machine),
             carrier: carrier(Arc::new(CellSink(this.clone()))),
             session,
             shared,
@@ -98,48 +81,25 @@ impl UpstreamCell {
 
     /// Takes an input and drives the machine, unless somebody does already.
     pub(crate) fn input(&self, input: Input) {
-        self.inbox.put(input);
-        self.drive();
-    }
-
-    fn drive(&self) {
-        while let Turn::Mine = self.inbox.turn() {
-            let mut outputs = Vec::new();
-            {
-                let mut core = self.core.lock();
-                while let Some(input) = self.inbox.take() {
-                    core.machine.handle(clock::moment(), input);
-                    while let Some(output) = core.machine.poll() {
-                        outputs.push(output);
-                    }
+        let whom = self.this.clone() as Weak<dyn Wake>;
+        self.driver
+            .drive(input, &self.shared.timer, &whom, |outputs| {
+                self.keep(&outputs);
+                for output in outputs {
+                    self.perform(output);
                 }
-                self.arm(&mut core);
-            }
-            if let Some(session) = &self.rest {
-                let identity = self.spec().map_or([0; 32], |spec| spec.identity);
-                let server = self.carrier.server();
-                let shared = &self.shared;
-                shared
-                    .rest
-                    .keep_upstream(*session, server, &identity, &outputs, &shared.events);
-            }
-            for output in outputs {
-                self.perform(output);
-            }
-            self.inbox.done();
-        }
+            });
     }
 
-    fn arm(&self, core: &mut Core) {
-        let Some(deadline) = core.machine.next_deadline() else {
-            return;
-        };
-        if core.armed.is_none_or(|armed| deadline < armed) {
-            core.armed = Some(deadline);
-            self.shared
-                .timer
-                .arm(deadline, self.this.clone() as Weak<dyn Wake>);
-        }
+    /// Makes durable what the outputs ask for, before any of them is done.
+    fn keep(&self, outputs: &[Output]) {
+        let Some(session) = &self.rest else { return };
+        let identity = self.spec().map_or([0; 32], |spec| spec.identity);
+        let server = self.carrier.server();
+        let shared = &self.shared;
+        shared
+            .rest
+            .keep_upstream(*session, server, &identity, outputs, &shared.events);
     }
 
     fn perform(&self, output: Output) {
@@ -193,7 +153,7 @@ impl UpstreamCell {
             cell.permits.lock().push((generation, permit));
             cell.input(Input::Admitted { generation });
             // If nobody wanted it any more, no event gives the turn back.
-            if !cell.core.lock().machine.is_starting(generation) {
+            if !cell.driver.machine().is_starting(generation) {
                 cell.release(generation);
                 return;
             }
@@ -211,8 +171,8 @@ impl UpstreamCell {
     }
 
     pub(crate) fn standby(&self) -> (Standby, usize) {
-        let core = self.core.lock();
-        (core.machine.standby(), core.machine.pending_len())
+        let machine = self.driver.machine();
+        (machine.standby(), machine.pending_len())
     }
 
     /// Ends the transport once the machine has said all that it has to say: it may wait for
@@ -234,9 +194,9 @@ impl UpstreamCell {
 
     /// Whether nothing is to be done any more, as far as the machine goes.
     fn is_settled(&self) -> bool {
-        self.inbox.is_idle() && {
-            let core = self.core.lock();
-            core.machine.is_gone() || core.machine.standby() != Standby::Closed
+        self.driver.is_idle() && {
+            let machine = self.driver.machine();
+            machine.is_gone() || machine.standby() != Standby::Closed
         }
     }
 
@@ -259,47 +219,45 @@ impl UpstreamCell {
 
     /// Back into service, if its end was not begun.
     pub(super) fn revive(&self) -> bool {
-        self.core.lock().machine.revive()
+        self.driver.machine().revive()
     }
 
     /// Inputs wait from now on, until [`Self::begin`].
     pub(super) fn hold(&self) {
-        self.inbox.hold();
+        self.driver.hold();
     }
 
     /// Takes the place of another, with what that one left.
     pub(super) fn begin(&self, config: UpstreamConfig, legacy: Legacy, fault: Option<Fault>) {
         {
-            let mut core = self.core.lock();
+            let mut machine = self.driver.machine();
             let now = clock::moment();
-            core.machine = Upstream::succeed(config, legacy, now);
+            *machine = Upstream::succeed(config, legacy, now);
             if let Some(fault) = fault {
                 let end_session = false;
-                core.machine
-                    .handle(now, Input::Close { fault, end_session });
+                machine.handle(now, Input::Close { fault, end_session });
             }
         }
-        self.inbox.done();
+        self.driver.release();
         self.input(Input::Timer);
     }
 
     /// Goes out of service for the one that takes its place. The next input drives it.
     pub(super) fn hand_over(&self) -> Legacy {
-        let mut core = self.core.lock();
-        let legacy = core.machine.legacy();
-        core.machine
-            .handle(clock::moment(), Input::Drain(Drain::Move));
+        let mut machine = self.driver.machine();
+        let legacy = machine.legacy();
+        machine.handle(clock::moment(), Input::Drain(Drain::Move));
         legacy
     }
 
     /// Whether an instance of it has this name.
     pub(super) fn has(&self, generation: Generation) -> bool {
-        self.core.lock().machine.has(generation)
+        self.driver.machine().has(generation)
     }
 
     /// Whether nothing is left of it.
     pub(super) fn is_gone(&self) -> bool {
-        self.core.lock().machine.is_gone()
+        self.driver.machine().is_gone()
     }
 
     pub(crate) fn carrier(&self) -> &Carrier {
@@ -309,20 +267,9 @@ impl UpstreamCell {
 
 impl Wake for UpstreamCell {
     fn wake(&self, now: Moment) {
-        let due = {
-            let mut core = self.core.lock();
-            core.armed = None;
-            let due = core
-                .machine
-                .next_deadline()
-                .is_some_and(|deadline| deadline <= now);
-            if !due {
-                self.arm(&mut core);
-            }
-            due
-        };
-        if due {
-            self.input(Input::Timer);
+        let whom = self.this.clone() as Weak<dyn Wake>;
+        if self.driver.is_due(now, &self.shared.timer, &whom) {
+            self.input(Upstream::TIMER);
         }
     }
 }

@@ -1,0 +1,176 @@
+//! Drives one machine: inputs go in, one at a time, and what comes out is done in order.
+//!
+//! Whoever brings an input drives the machine, unless somebody does already; then the input is left
+//! with them. So no lock is ever waited for while another is held, and inputs keep their order. Must
+//! not know what an input means.
+
+use std::sync::Weak;
+
+use parking_lot::{Mutex, MutexGuard};
+use springline_proto::call::Moment;
+use springline_proto::session::{Input as SessionInput, Output as SessionOutput, Session};
+use springline_proto::upstream::{Input as UpstreamInput, Output as UpstreamOutput, Upstream};
+
+use super::inbox::Inbox;
+use super::timer::{Timer, Wake};
+use crate::clock;
+
+/// A machine of the core, as its driver sees it.
+pub(crate) trait Machine {
+    /// What goes in.
+    type Input;
+    /// What comes out.
+    type Output;
+    /// The input that says that a deadline has come.
+    const TIMER: Self::Input;
+
+    fn handle(&mut self, now: Moment, input: Self::Input);
+    fn poll(&mut self) -> Option<Self::Output>;
+    fn next_deadline(&self) -> Option<Moment>;
+}
+
+impl Machine for Session {
+    type Input = SessionInput;
+    type Output = SessionOutput;
+    const TIMER: SessionInput = SessionInput::Timer;
+
+    fn handle(&mut self, now: Moment, input: SessionInput) {
+        Session::handle(self, now, input);
+    }
+
+    fn poll(&mut self) -> Option<SessionOutput> {
+        Session::poll(self)
+    }
+
+    fn next_deadline(&self) -> Option<Moment> {
+        Session::next_deadline(self)
+    }
+}
+
+impl Machine for Upstream {
+    type Input = UpstreamInput;
+    type Output = UpstreamOutput;
+    const TIMER: UpstreamInput = UpstreamInput::Timer;
+
+    fn handle(&mut self, now: Moment, input: UpstreamInput) {
+        Upstream::handle(self, now, input);
+    }
+
+    fn poll(&mut self) -> Option<UpstreamOutput> {
+        Upstream::poll(self)
+    }
+
+    fn next_deadline(&self) -> Option<Moment> {
+        Upstream::next_deadline(self)
+    }
+}
+
+/// The machine and what its driver keeps beside it.
+struct Core<M> {
+    machine: M,
+    /// The deadline that the timer knows of.
+    armed: Option<Moment>,
+}
+
+/// A machine, its inputs and its place in the timer.
+pub(crate) struct Driver<M: Machine> {
+    /// Inputs that nobody took yet. Bounded by what machines and transports may have under way.
+    inbox: Inbox<M::Input>,
+    /// Held by the one who drives, or for a look; never while anything else is called.
+    core: Mutex<Core<M>>,
+}
+
+impl<M: Machine> Driver<M> {
+    pub(crate) fn new(machine: M) -> Self {
+        Self {
+            inbox: Inbox::default(),
+            core: Mutex::new(Core {
+                machine,
+                armed: None,
+            }),
+        }
+    }
+
+    /// Leaves an input for the one who drives now: only for use from inside a turn.
+    pub(crate) fn leave(&self, input: M::Input) {
+        self.inbox.put(input);
+    }
+
+    /// Takes an input and drives the machine, unless somebody does already. What comes out of one
+    /// turn goes to `perform` together, in its order; inputs that come meanwhile make another turn.
+    pub(crate) fn drive(
+        &self,
+        input: M::Input,
+        timer: &Timer,
+        whom: &Weak<dyn Wake>,
+        mut perform: impl FnMut(Vec<M::Output>),
+    ) {
+        if !self.inbox.enter(input) {
+            return;
+        }
+        loop {
+            let mut outputs = Vec::new();
+            {
+                let mut core = self.core.lock();
+                let now = clock::moment();
+                while let Some(input) = self.inbox.take() {
+                    core.machine.handle(now, input);
+                    while let Some(output) = core.machine.poll() {
+                        outputs.push(output);
+                    }
+                }
+                arm(&mut core, timer, whom);
+            }
+            if !outputs.is_empty() {
+                perform(outputs);
+            }
+            if self.inbox.exit() {
+                return;
+            }
+        }
+    }
+
+    /// The timer's word that `now` has come. Says whether a deadline has; then it wants
+    /// [`Machine::TIMER`] as an input.
+    pub(crate) fn is_due(&self, now: Moment, timer: &Timer, whom: &Weak<dyn Wake>) -> bool {
+        let mut core = self.core.lock();
+        core.armed = None;
+        let deadline = core.machine.next_deadline();
+        let due = deadline.is_some_and(|deadline| deadline <= now);
+        if !due {
+            arm(&mut core, timer, whom);
+        }
+        due
+    }
+
+    /// Whether nothing waits and nobody drives.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.inbox.is_idle()
+    }
+
+    /// Inputs wait from now on, until [`Self::release`].
+    pub(crate) fn hold(&self) {
+        self.inbox.hold();
+    }
+
+    /// The next input drives again.
+    pub(crate) fn release(&self) {
+        self.inbox.release();
+    }
+
+    /// A look at the machine, or a change that is no input. Nothing else may be called meanwhile.
+    pub(crate) fn machine(&self) -> impl std::ops::DerefMut<Target = M> + '_ {
+        MutexGuard::map(self.core.lock(), |core| &mut core.machine)
+    }
+}
+
+/// Tells the timer of the next deadline, if it is earlier than the one it knows of.
+fn arm<M: Machine>(core: &mut Core<M>, timer: &Timer, whom: &Weak<dyn Wake>) {
+    let Some(deadline) = core.machine.next_deadline() else {
+        return;
+    };
+    if core.armed.is_none_or(|armed| deadline < armed) {
+        core.armed = Some(deadline);
+        timer.arm(deadline, Weak::clone(whom));
+    }
+}
