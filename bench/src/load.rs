@@ -1,132 +1,218 @@
-//! Closed-loop load: each session has a connection and one call in flight, and checks every answer.
+//! Closed-loop load over HTTP: each session has its calls in flight, each on a connection of its
+//! own, and every answer is checked.
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use tokio::time::timeout;
 
+use crate::call::{Call, INITIALIZE, INITIALIZED, Mix};
+use crate::tally::{Fault, Outcome, Tally};
 use crate::wire::Connection;
 
-const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}}"#;
-const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+/// How long one call may take.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A client gives up after so many errors.
+pub(crate) const FAULTS_MAX: u64 = 20;
+
+/// How many sessions are opened at once.
+const OPENERS: usize = 8;
 
 /// What is loaded.
 #[derive(Clone, Copy)]
 pub(crate) struct Load {
     pub(crate) sessions: usize,
-    /// Calls of all sessions together.
-    pub(crate) calls: usize,
-    /// Bytes of text in each result; none echoes 100 bytes of arguments.
-    pub(crate) bytes: Option<usize>,
+    /// Calls in flight of each session.
+    pub(crate) in_flight: usize,
+    pub(crate) amount: Amount,
+    pub(crate) mix: Mix,
 }
 
-/// What came of it.
-pub(crate) struct Outcome {
-    pub(crate) calls_per_second: f64,
-    pub(crate) p50: Duration,
-    pub(crate) p99: Duration,
+/// How long a load goes on.
+#[derive(Clone, Copy)]
+pub(crate) enum Amount {
+    /// Calls of all sessions together.
+    Calls(usize),
+    Time(Duration),
+}
+
+/// When one client stops.
+#[derive(Clone, Copy)]
+pub(crate) enum Until {
+    Calls(usize),
+    Instant(Instant),
+}
+
+impl Amount {
+    /// The share of one of so many clients.
+    pub(crate) fn share(self, clients: usize) -> Until {
+        match self {
+            Self::Calls(calls) => Until::Calls(calls.div_ceil(clients.max(1))),
+            Self::Time(time) => Until::Instant(Instant::now() + time),
+        }
+    }
+}
+
+impl Until {
+    /// Whether a client that made so many calls stops.
+    pub(crate) fn is_over(self, calls: usize) -> bool {
+        match self {
+            Self::Calls(max) => calls >= max,
+            Self::Instant(end) => Instant::now() >= end,
+        }
+    }
 }
 
 /// One client with a session.
 pub(crate) struct Client {
+    url: String,
     connection: Connection,
-    session: String,
+    pub(crate) session: String,
+    /// The last id that was used.
+    id: u64,
 }
 
 impl Client {
     /// Opens a session.
-    pub(crate) async fn open(url: &str) -> anyhow::Result<Self> {
+    pub(crate) async fn open(url: &str) -> Result<Self, Fault> {
         let mut connection = Connection::open(url).await?;
-        let request = connection.render(None, INITIALIZE);
+        let request = connection.render("POST", None, INITIALIZE);
         let answer = connection.exchange(&request).await?;
-        ensure!(answer.status == 200, "initialize: {}", answer.head);
-        let session = answer
-            .header("mcp-session-id")
-            .context("a session id")?
-            .to_owned();
-        let request = connection.render(Some(&session), INITIALIZED);
+        if answer.status != 200 {
+            return Err(Fault::Status(answer.status));
+        }
+        let session = answer.header("mcp-session-id");
+        let session = session.ok_or(Fault::Wrong("no session id"))?.to_owned();
+        let request = connection.render("POST", Some(&session), INITIALIZED);
         let answer = connection.exchange(&request).await?;
-        ensure!(answer.status == 202, "initialized: {}", answer.head);
+        if answer.status != 202 {
+            return Err(Fault::Status(answer.status));
+        }
         Ok(Self {
+            url: url.to_owned(),
             connection,
             session,
+            id: 0,
         })
     }
 
-    async fn run(mut self, calls: usize, bytes: Option<usize>) -> anyhow::Result<Vec<Duration>> {
-        let mut times = Vec::with_capacity(calls);
-        let filler = "y".repeat(80);
-        for id in 1..=calls {
-            let arguments = match bytes {
-                Some(bytes) => format!(r#"{{"bytes":{bytes}}}"#),
-                None => format!(r#"{{"n":{id},"filler":"{filler}"}}"#),
-            };
-            let body = format!(
-                r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"echo","arguments":{arguments}}}}}"#
-            );
-            let request = self.connection.render(Some(&self.session), &body);
-            let begun = Instant::now();
-            let answer = self.connection.exchange(&request).await?;
-            times.push(begun.elapsed());
-            check(id, answer.status, answer.body, &arguments, bytes)?;
+    /// Another connection to the same session, whose ids begin elsewhere.
+    pub(crate) async fn again(url: &str, session: &str, first: u64) -> Result<Self, Fault> {
+        Ok(Self {
+            url: url.to_owned(),
+            connection: Connection::open(url).await?,
+            session: session.to_owned(),
+            id: first,
+        })
+    }
+
+    /// Makes the next call and checks its answer.
+    pub(crate) async fn call(&mut self, mix: Mix) -> Result<Duration, Fault> {
+        self.id += 1;
+        let call = Call::new(mix, self.id);
+        let request = self
+            .connection
+            .render("POST", Some(&self.session), &call.body);
+        let begun = Instant::now();
+        let exchange = timeout(PATIENCE, self.connection.exchange(&request));
+        let answer = exchange.await.map_err(|_| Fault::Silent)??;
+        let took = begun.elapsed();
+        if answer.status != 200 {
+            return Err(Fault::Status(answer.status));
         }
-        Ok(times)
+        call.check(answer.message())?;
+        Ok(took)
+    }
+
+    /// Opens the connection anew, as after an error.
+    pub(crate) async fn reconnect(&mut self) -> Result<(), Fault> {
+        self.connection = Connection::open(&self.url).await?;
+        Ok(())
+    }
+
+    /// Ends the session.
+    pub(crate) async fn end(mut self) -> Result<(), Fault> {
+        let request = self.connection.render("DELETE", Some(&self.session), "");
+        self.connection.exchange(&request).await?;
+        Ok(())
+    }
+
+    async fn run(mut self, until: Until, mix: Mix) -> (Self, Tally) {
+        let mut tally = Tally::default();
+        while !until.is_over(tally.times.len()) && tally.failed() < FAULTS_MAX {
+            match self.call(mix).await {
+                Ok(took) => tally.times.push(took),
+                Err(fault) => {
+                    tally.fail(fault);
+                    if let Err(fault) = self.reconnect().await {
+                        tally.fail(fault);
+                    }
+                }
+            }
+        }
+        (self, tally)
     }
 }
 
-/// Every answer is the right one: status, id, and the arguments or as much text as was asked for.
-fn check(
-    id: usize,
-    status: u16,
-    body: &[u8],
-    arguments: &str,
-    bytes: Option<usize>,
-) -> anyhow::Result<()> {
-    ensure!(status == 200, "status {status}");
-    let id = format!(r#""id":{id},"#);
-    let head = body.get(..64.min(body.len())).unwrap_or_default();
-    let named = head.windows(id.len()).any(|window| window == id.as_bytes());
-    ensure!(
-        named,
-        "an answer to another call: {}",
-        String::from_utf8_lossy(head)
-    );
-    let tail = format!("{arguments}}}}}");
-    ensure!(
-        body.ends_with(tail.as_bytes()),
-        "the arguments did not come back"
-    );
-    ensure!(body.len() > bytes.unwrap_or(0), "a short result");
-    Ok(())
+/// Opens so many sessions, some at once.
+pub(crate) async fn open(url: &str, sessions: usize) -> anyhow::Result<Vec<Client>> {
+    let tasks: Vec<_> = (0..OPENERS.min(sessions))
+        .map(|opener| {
+            let url = url.to_owned();
+            tokio::spawn(async move {
+                let mut clients = Vec::new();
+                for _ in (opener..sessions).step_by(OPENERS) {
+                    clients.push(Client::open(&url).await?);
+                }
+                Ok::<_, Fault>(clients)
+            })
+        })
+        .collect();
+    let mut clients = Vec::with_capacity(sessions);
+    for task in tasks {
+        clients.extend(task.await??);
+    }
+    Ok(clients)
 }
 
-/// Runs a load against an endpoint.
+/// Runs a load against an endpoint, in sessions of its own that end with it.
 pub(crate) async fn run(url: &str, load: Load) -> anyhow::Result<Outcome> {
-    let mut clients = Vec::with_capacity(load.sessions);
-    for _ in 0..load.sessions {
-        clients.push(Client::open(url).await?);
+    let mut clients = open(url, load.sessions).await?;
+    let heads: Vec<String> = clients.iter().map(|one| one.session.clone()).collect();
+    for session in &heads {
+        for more in 1..load.in_flight {
+            let first = 1_000_000_000 * u64::try_from(more)?;
+            clients.push(Client::again(url, session, first).await?);
+        }
     }
-    let each = load.calls.div_ceil(load.sessions);
+    let (mut clients, outcome) = drive(clients, load.amount, load.mix).await?;
+    clients.truncate(load.sessions);
+    for client in clients {
+        // A session that a fault took is not ended twice.
+        drop(client.end().await);
+    }
+    Ok(outcome)
+}
+
+/// Lets clients call at once, and gives them back in the same order.
+pub(crate) async fn drive(
+    clients: Vec<Client>,
+    amount: Amount,
+    mix: Mix,
+) -> anyhow::Result<(Vec<Client>, Outcome)> {
+    let count = clients.len();
     let begun = Instant::now();
+    let until = amount.share(count);
     let tasks: Vec<_> = clients
         .into_iter()
-        .map(|client| tokio::spawn(client.run(each, load.bytes)))
+        .map(|client| tokio::spawn(client.run(until, mix)))
         .collect();
-    let mut times = Vec::with_capacity(load.calls);
+    let mut tally = Tally::default();
+    let mut clients = Vec::with_capacity(count);
     for task in tasks {
-        times.extend(task.await??);
+        let (client, counted) = task.await?;
+        clients.push(client);
+        tally.add(counted);
     }
-    let took = begun.elapsed();
-    times.sort_unstable();
-    #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
-    let calls_per_second = times.len() as f64 / took.as_secs_f64();
-    Ok(Outcome {
-        calls_per_second,
-        p50: quantile(&times, 50),
-        p99: quantile(&times, 99),
-    })
-}
-
-fn quantile(sorted: &[Duration], percent: usize) -> Duration {
-    let at = (sorted.len().saturating_sub(1)) * percent / 100;
-    sorted.get(at).copied().unwrap_or_default()
+    Ok((clients, tally.outcome(begun.elapsed())))
 }

@@ -1,184 +1,207 @@
-//! The measurements: interleaved rounds, so that a drift of the machine touches all alike.
+//! Interleaved rounds: each way to the echo server is loaded in turn, so that a drift of the
+//! machine touches all alike.
 
-use std::time::{Duration, Instant};
+use crate::load::{self, Load};
+use crate::pipe;
+use crate::process::Program;
+use crate::report::{Goal, Report, line, median, micros, range};
+use crate::tally::{Faults, Outcome, list};
 
-use crate::Run;
-use crate::load::{self, Client, Load};
-use crate::process::{self, Server};
-use crate::report::{line, median, micros, spread};
-
-struct Measure {
-    name: &'static str,
-    load: Load,
+/// How the echo server is reached.
+#[derive(Clone)]
+pub(crate) enum Path {
+    Http(String),
+    Stdio(Program),
 }
 
-fn measures(quick: bool) -> Vec<Measure> {
-    let calls = if quick { 200 } else { 20_000 };
-    let large = if quick { 8 } else { 200 };
-    let all = [
-        ("calls/s, 1 session", 1, calls / 2, None),
-        ("calls/s, 16 sessions", 16, calls, None),
-        ("calls/s, 128 sessions", 128, calls, None),
-        ("calls/s, 1000 sessions", 1000, calls, None),
-        ("results of 1 MiB, 8 sessions", 8, large, Some(1024 * 1024)),
-        (
-            "results of 8 MiB, 4 sessions",
-            4,
-            large / 4,
-            Some(8 * 1024 * 1024),
-        ),
-    ];
-    all.into_iter()
-        .filter(|(_, sessions, ..)| !quick || *sessions <= 128)
-        .map(|(name, sessions, calls, bytes)| Measure {
+/// One way to the echo server, and what was measured on it. The first of some is the partner of
+/// the others.
+pub(crate) struct Way {
+    pub(crate) name: &'static str,
+    path: Path,
+    rounds: Vec<Outcome>,
+    /// Why it was left out in the middle.
+    failure: Option<String>,
+}
+
+impl Way {
+    pub(crate) fn http(name: &'static str, url: &str) -> Self {
+        Self::new(name, Path::Http(url.to_owned()))
+    }
+
+    pub(crate) fn stdio(name: &'static str, program: &Program) -> Self {
+        Self::new(name, Path::Stdio(program.clone()))
+    }
+
+    fn new(name: &'static str, path: Path) -> Self {
+        Self {
             name,
-            load: Load {
-                sessions,
-                calls,
-                bytes,
-            },
-        })
-        .collect()
+            path,
+            rounds: Vec::new(),
+            failure: None,
+        }
+    }
+
+    async fn load(&self, load: Load) -> anyhow::Result<Outcome> {
+        match &self.path {
+            Path::Http(url) => load::run(url, load).await,
+            Path::Stdio(program) => pipe::run(program, load).await,
+        }
+    }
+
+    fn figures(&self, pick: impl Fn(&Outcome) -> f64) -> Vec<f64> {
+        self.rounds.iter().map(pick).collect()
+    }
+
+    fn faults(&self) -> Faults {
+        let mut sum = Faults::new();
+        for (fault, count) in self.rounds.iter().flat_map(|round| &round.faults) {
+            *sum.entry(fault.clone()).or_default() += count;
+        }
+        sum
+    }
 }
 
-/// One way to the echo server, and what was measured on it.
-struct Way {
-    name: &'static str,
-    url: String,
-    rates: Vec<f64>,
-    p50: Vec<f64>,
-    p99: Vec<f64>,
+/// The name of the way that is judged.
+pub(crate) const OWN: &str = "springline";
+
+/// One measure.
+pub(crate) struct Cell {
+    pub(crate) name: &'static str,
+    pub(crate) load: Load,
+    /// Of the direct way's calls a second.
+    pub(crate) goal: Goal,
+    /// Of what is added to the direct way's p50, in µs.
+    pub(crate) added: Goal,
 }
 
-/// Runs everything and prints the tables.
-pub(crate) async fn run(options: &Run) -> anyhow::Result<()> {
-    let rounds = if options.quick { 1 } else { options.rounds };
-    let echo = process::echo().await?;
-    let gateway = process::springline(&options.springline, Some(&echo.url)).await?;
-    let nginx = process::nginx(&echo.url).await?;
-    line(&format!(
-        "machine: {} cores, load {}",
-        cores(),
-        load_average()
-    ));
-    line("| measure | way | calls/s | of direct (lowest to highest round) | p50 µs | p99 µs |");
-    line("|---|---|---|---|---|---|");
-    for measure in measures(options.quick) {
-        let mut ways = ways(&echo, &gateway, nginx.as_ref());
-        for _ in 0..rounds {
-            for way in &mut ways {
-                let outcome = load::run(&way.url, measure.load).await?;
-                way.rates.push(outcome.calls_per_second);
-                way.p50.push(micros(outcome.p50));
-                way.p99.push(micros(outcome.p99));
+/// The head of the table that `measure` adds to.
+pub(crate) fn head(report: &Report) {
+    line("");
+    if report.is_smoke {
+        return;
+    }
+    line(
+        "| measure | way | calls/s | of direct (lowest to highest round) | p50 µs | p99 µs | errors |",
+    );
+    line("|---|---|---|---|---|---|---|");
+}
+
+/// Loads all ways in rounds, prints them, and reports the gateway's figure.
+pub(crate) async fn measure(
+    cell: &Cell,
+    mut ways: Vec<Way>,
+    rounds: usize,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    for round in 0..rounds {
+        let count = ways.len();
+        for turn in 0..count {
+            // Each round begins with another way, so that none always follows the same one.
+            let Some(way) = ways.get_mut((round + turn) % count) else {
+                continue;
+            };
+            if way.failure.is_some() {
+                continue;
+            }
+            match way.load(cell.load).await {
+                Ok(outcome) => way.rounds.push(outcome),
+                Err(error) if way.name == OWN || way.name == "direct" => return Err(error),
+                Err(error) => way.failure = Some(format!("{error:#}")),
             }
         }
-        print(&measure, &ways);
     }
-    line(&format!("load at the end: {}", load_average()));
-    drop((gateway, nginx));
-    footprint(options, &echo).await
-}
-
-fn ways(echo: &Server, gateway: &Server, nginx: Option<&Server>) -> Vec<Way> {
-    let mut ways = vec![("direct", &echo.url), ("springline", &gateway.url)];
-    ways.extend(nginx.map(|server| ("nginx", &server.url)));
-    ways.into_iter()
-        .map(|(name, url)| Way {
-            name,
-            url: url.clone(),
-            rates: Vec::new(),
-            p50: Vec::new(),
-            p99: Vec::new(),
-        })
-        .collect()
-}
-
-fn print(measure: &Measure, ways: &[Way]) {
-    let Some(direct) = ways.first() else { return };
-    for way in ways {
-        let ratios: Vec<f64> = way
-            .rates
-            .iter()
-            .zip(&direct.rates)
-            .map(|(way, direct)| way / direct)
-            .collect();
-        let (low, high) = spread(&ratios);
-        line(&format!(
-            "| {} | {} | {:.0} | {:.2} ({low:.2} to {high:.2}) | {:.0} | {:.0} |",
-            measure.name,
-            way.name,
-            median(way.rates.clone()),
-            median(ratios),
-            median(way.p50.clone()),
-            median(way.p99.clone()),
-        ));
-    }
-}
-
-/// Start, idle memory, and memory of each open session.
-async fn footprint(options: &Run, echo: &Server) -> anyhow::Result<()> {
-    let sessions = if options.quick { 200 } else { 10_000 };
-    let tries = if options.quick { 1 } else { options.rounds };
-    let mut ready = Vec::new();
-    let mut first = Vec::new();
-    let mut idle = Vec::new();
-    for _ in 0..tries {
-        let begun = Instant::now();
-        let gateway = process::springline(&options.springline, Some(&echo.url)).await?;
-        ready.push(gateway.ready.as_secs_f64() * 1e3);
-        drop(Client::open(&gateway.url).await?);
-        first.push(begun.elapsed().as_secs_f64() * 1e3);
-        drop(gateway);
-        let gateway = process::springline(&options.springline, None).await?;
-        settle().await;
-        idle.push(gateway.memory()?);
-    }
-    let kib = |pick: fn(&process::Memory) -> u64| {
-        #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^52")]
-        median(
-            idle.iter()
-                .map(|memory| pick(memory) as f64 / 1024.0)
-                .collect(),
-        )
-    };
-    line("| footprint of the gateway | figure |");
-    line("|---|---|");
-    line(&format!("| start to ready | {:.1} ms |", median(ready)));
-    line(&format!(
-        "| start to the first `initialize` answered | {:.1} ms |",
-        median(first)
-    ));
-    line(&format!(
-        "| idle memory, resident (proportional) | {:.1} ({:.1}) MiB |",
-        kib(|memory| memory.resident),
-        kib(|memory| memory.proportional)
-    ));
-    let gateway = process::springline(&options.springline, Some(&echo.url)).await?;
-    let before = gateway.memory()?.resident;
-    for _ in 0..sessions {
-        drop(Client::open(&gateway.url).await?);
-    }
-    settle().await;
-    let grown = gateway.memory()?.resident.saturating_sub(before);
-    #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^52")]
-    let each = grown as f64 / f64::from(sessions);
-    line(&format!(
-        "| memory for each open session ({sessions} sessions) | {each:.1} KiB |"
-    ));
+    print(cell, &ways, report);
     Ok(())
 }
 
-/// Lets closed connections be noticed before memory is read.
-async fn settle() {
-    tokio::time::sleep(Duration::from_secs(1)).await;
+/// The figures of one way beside those of the direct one in the same rounds.
+struct Figures {
+    name: &'static str,
+    ratios: Vec<f64>,
+    /// What is added to the p50, in µs.
+    added: Vec<f64>,
+    row: String,
 }
 
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+fn print(cell: &Cell, ways: &[Way], report: &mut Report) {
+    let Some(direct) = ways.first() else { return };
+    let mut figures = Vec::new();
+    for way in ways {
+        let faults = list(&way.faults());
+        if way.name == OWN && faults != "0" {
+            report.faults.push(format!("{}: {faults}", cell.name));
+        }
+        if report.is_smoke {
+            let calls: usize = way.rounds.iter().map(|round| round.calls).sum();
+            line(&format!(
+                "{}, {}: {calls} right answers, errors: {faults}",
+                cell.name, way.name
+            ));
+        } else if let Some(failure) = &way.failure {
+            line(&format!(
+                "| {} | {} | left out: {failure} | | | | |",
+                cell.name, way.name
+            ));
+        } else {
+            let beside = beside(way, direct, &faults);
+            line(&format!("| {} | {} |", cell.name, beside.row));
+            figures.push(beside);
+        }
+    }
+    add(cell, &figures, report);
 }
 
-fn load_average() -> String {
-    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split(' ').take(3).collect::<Vec<_>>().join(" ")
+fn beside(way: &Way, direct: &Way, faults: &str) -> Figures {
+    let pairs = |pick: fn(&Outcome) -> f64, join: fn(f64, f64) -> f64| {
+        let (way, direct) = (way.figures(pick), direct.figures(pick));
+        let pairs = way.into_iter().zip(direct);
+        pairs
+            .map(|(way, direct)| join(way, direct))
+            .collect::<Vec<f64>>()
+    };
+    let ratios = pairs(|round| round.rate, |way, direct| way / direct);
+    let added = pairs(|round| micros(round.p50), |way, direct| way - direct);
+    let row = format!(
+        "{} | {:.0} | {} | {:.0} | {:.0} | {faults}",
+        way.name,
+        median(&way.figures(|round| round.rate)),
+        range(&ratios, 3),
+        median(&way.figures(|round| micros(round.p50))),
+        median(&way.figures(|round| micros(round.p99))),
+    );
+    Figures {
+        name: way.name,
+        ratios,
+        added,
+        row,
+    }
+}
+
+/// Takes the gateway's figures, and those of others, to the table of goals.
+fn add(cell: &Cell, figures: &[Figures], report: &mut Report) {
+    let Some(own) = figures.iter().find(|one| one.name == OWN) else {
+        return;
+    };
+    let others = || figures.iter().skip(1).filter(|one| one.name != OWN);
+    report.add(
+        format!("{}, of direct", cell.name),
+        (median(&own.ratios), range(&own.ratios, 2)),
+        others()
+            .map(|one| (one.name, format!("{:.3}", median(&one.ratios))))
+            .collect(),
+        cell.goal,
+        "",
+    );
+    if matches!(cell.added, Goal::AtMost(_)) {
+        report.add(
+            format!("{}: p50 added, µs", cell.name),
+            (median(&own.added), range(&own.added, 0)),
+            others()
+                .map(|one| (one.name, format!("{:.0}", median(&one.added))))
+                .collect(),
+            cell.added,
+            " µs",
+        );
+    }
 }

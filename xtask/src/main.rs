@@ -35,11 +35,7 @@ enum Chore {
         check: bool,
     },
     /// Measures the gateway beside a direct connection (docs/performance.md)
-    Bench {
-        /// Few rounds: shows that it works, proves no speed
-        #[arg(long)]
-        quick: bool,
-    },
+    Bench(bench::Options),
     /// Installs the pinned test peers under target/peers/ and nothing else
     Peers,
 }
@@ -58,7 +54,7 @@ fn run(chore: Chore) -> anyhow::Result<()> {
         Chore::Test(options) => test::run(&root, &options),
         Chore::Tidy => tidy::run(&root),
         Chore::Docs { check } => docs::run(&root, check),
-        Chore::Bench { quick } => bench::run(&root, quick),
+        Chore::Bench(options) => bench::run(&root, &options),
         Chore::Peers => peers::install(&root).map(drop),
     }
 }
