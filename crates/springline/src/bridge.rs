@@ -4,7 +4,7 @@
 //! know transports: the engine picks them by the definition.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,8 +24,13 @@ use url::Url;
 
 use crate::stdio::{Deaf, Front, Heard, SIGNAL_GRACE, complain};
 
+mod resume;
+
 /// The exit code of a command line that makes no sense.
 const USAGE: u8 = 2;
+
+/// The exit code when another process has what only one may have; docs/cli.md has the table.
+const TAKEN: u8 = 4;
 
 /// Characters that the name of a server entry may have.
 const NAME_MAX: usize = 32;
@@ -42,8 +47,10 @@ pub struct BridgeArgs {
     pub bearer_env: Option<String>,
     /// `--timeout`: the patience with a silent call.
     pub timeout: Option<Duration>,
-    /// `--resume NAME`; not available yet.
+    /// `--resume NAME`: the session with the server goes on at the next start under this name.
     pub resume: Option<String>,
+    /// `--state-dir`: where that is kept.
+    pub state_dir: Option<PathBuf>,
 }
 
 /// The server that is bridged to.
@@ -63,9 +70,12 @@ pub enum Server {
 /// What is wrong with the command line.
 #[derive(Debug, thiserror::Error)]
 pub enum UsageError {
-    /// `--resume` was given.
-    #[error("--resume is not available yet; run without it")]
-    Resume,
+    /// A name under which nothing can be kept.
+    #[error("--resume: a name has 1 to 32 letters, digits, `-` or `_`")]
+    ResumeName,
+    /// A program ends with the bridge.
+    #[error("--resume is for a URL: a program ends with the bridge, and its session with it")]
+    ResumeProgram,
     /// The endpoint is no URL that can be used.
     #[error("the URL {0}")]
     Url(String),
@@ -100,6 +110,13 @@ pub async fn run(args: BridgeArgs) -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
+    let (_claim, rest) = match open_rest(&args, &config.settings).await {
+        Ok(opened) => opened,
+        Err((code, text)) => {
+            complain("bridge", &text);
+            return code;
+        }
+    };
     let mut front = match Front::open("bridge", config.settings.body_max) {
         Ok(front) => front,
         Err(error) => {
@@ -115,16 +132,17 @@ pub async fn run(args: BridgeArgs) -> ExitCode {
         .into();
     let proxies = ProxyEnv::read(|name| std::env::var(name).ok());
     let http = Arc::new(HttpShared::new(proxies, Arc::new(clock::wall)));
-    let rest = match Rest::in_memory() {
-        Ok(rest) => rest,
-        Err(error) => {
-            front.complain(&error.to_string());
-            return ExitCode::FAILURE;
-        }
-    };
     let gateway = Gateway::new(&config, http, rest);
-    let ended = carry(&gateway, Endpoint::One(server), &mut front).await;
-    // The session upstream is ended by DELETE, a child by the end of its input.
+    if let Some(name) = &args.resume {
+        resume::tell(&gateway, name);
+    }
+    let after = if args.resume.is_some() {
+        After::Keep
+    } else {
+        After::End
+    };
+    let ended = carry(&gateway, Endpoint::One(server), &mut front, after).await;
+    // The session upstream is ended by DELETE unless it is kept, a child by the end of its input.
     if timeout(SIGNAL_GRACE, gateway.shut_down(Duration::ZERO))
         .await
         .is_err()
@@ -137,10 +155,32 @@ pub async fn run(args: BridgeArgs) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// What outlives the process, and the right to it; or how to end, and why.
+async fn open_rest(
+    args: &BridgeArgs,
+    settings: &Settings,
+) -> Result<(Option<resume::Claim>, Rest), (ExitCode, String)> {
+    let Some(name) = &args.resume else {
+        return match Rest::in_memory() {
+            Ok(rest) => Ok((None, rest)),
+            Err(error) => Err((ExitCode::FAILURE, error.to_string())),
+        };
+    };
+    match resume::claim(&settings.state_dir, name).await {
+        Ok((claim, rest)) => Ok((Some(claim), rest)),
+        Err(error @ resume::ResumeError::Taken { .. }) => {
+            Err((ExitCode::from(TAKEN), error.to_string()))
+        }
+        Err(error) => Err((ExitCode::FAILURE, error.to_string())),
+    }
+}
+
 /// The configuration of a gateway with this one server.
 fn configure(args: &BridgeArgs, environment: &dyn Environment) -> Result<Config, UsageError> {
-    if args.resume.is_some() {
-        return Err(UsageError::Resume);
+    match (&args.resume, &args.server) {
+        (Some(_), Server::Command { .. }) => return Err(UsageError::ResumeProgram),
+        (Some(name), _) if !resume::is_name(name) => return Err(UsageError::ResumeName),
+        _ => {}
     }
     let (name, definition) = match &args.server {
         Server::Url(url) => {
@@ -162,8 +202,7 @@ fn configure(args: &BridgeArgs, environment: &dyn Environment) -> Result<Config,
             (name.into_owned(), Definition::Stdio(definition))
         }
     };
-    let settings = Settings::built_in(&Stateless(environment))
-        .map_err(|problem| UsageError::Settings(problem.to_string()))?;
+    let settings = settings(args, environment)?;
     let mut options = EntryOptions::from_settings(&settings);
     if let Some(timeout) = args.timeout {
         options.call_timeout = timeout;
@@ -179,7 +218,25 @@ fn configure(args: &BridgeArgs, environment: &dyn Environment) -> Result<Config,
     })
 }
 
-/// The machine, with some state folder in any case: nothing is kept, so none need be known.
+/// The built-in settings. Only what is kept needs a state folder.
+fn settings(args: &BridgeArgs, environment: &dyn Environment) -> Result<Settings, UsageError> {
+    let told = args.state_dir.clone().or_else(|| {
+        let folder = environment.var("SPRINGLINE_STATE_DIR");
+        folder.filter(|folder| !folder.is_empty()).map(Into::into)
+    });
+    let settings = if args.resume.is_some() && told.is_none() {
+        Settings::built_in(environment)
+    } else {
+        Settings::built_in(&Stateless(environment))
+    };
+    let mut settings = settings.map_err(|problem| UsageError::Settings(problem.to_string()))?;
+    if let Some(folder) = told {
+        settings.state_dir = folder;
+    }
+    Ok(settings)
+}
+
+/// The machine, with some state folder in any case, for when none need be known.
 struct Stateless<'a>(&'a dyn Environment);
 
 impl Environment for Stateless<'_> {
@@ -283,12 +340,26 @@ fn headers(written: &[String], environment: &dyn Environment) -> Result<HeaderMa
     Ok(headers)
 }
 
+/// What becomes of a session when its client has finished.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum After {
+    /// It is ended.
+    End,
+    /// It is left as it is, for whoever owns the gate.
+    Keep,
+}
+
 /// Carries one session between the client in front and a gate, until either side ends: the client
 /// by the end of its input, and then its calls in flight finish.
 ///
 /// # Errors
 /// [`Deaf`] when the client stopped reading first; nothing more can be said to it.
-pub async fn carry<G: Gate>(gate: &G, endpoint: Endpoint, front: &mut Front) -> Result<(), Deaf> {
+pub async fn carry<G: Gate>(
+    gate: &G,
+    endpoint: Endpoint,
+    front: &mut Front,
+    after: After,
+) -> Result<(), Deaf> {
     let principal = Principal::Uid(socket::own_uid());
     let session = match gate.open(&principal, endpoint, Downstream::Pipe) {
         Ok(session) => session,
@@ -324,7 +395,9 @@ pub async fn carry<G: Gate>(gate: &G, endpoint: Endpoint, front: &mut Front) -> 
     if carried.is_ok() {
         drain(&mut parts, front).await?;
     }
-    session.close();
+    if after == After::End {
+        session.close();
+    }
     carried
 }
 

@@ -134,15 +134,21 @@ pub(crate) struct BridgeArgs {
     /// How long a call may stay without any message, for example 30s or 10m.
     #[arg(long, value_name = "TIME")]
     pub(crate) timeout: Option<String>,
-    /// Not available yet.
-    #[arg(long, value_name = "NAME", hide = true)]
+    /// Keep the session with the server under this name when the bridge ends or is killed, and go
+    /// on with it at the next start. For a URL; one bridge for each name.
+    #[arg(long, value_name = "NAME")]
     pub(crate) resume: Option<String>,
+    /// Folder in which --resume keeps it. Default: $SPRINGLINE_STATE_DIR, else
+    /// $XDG_STATE_HOME/springline.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state_dir: Option<PathBuf>,
 }
 
 const BRIDGE_EXAMPLES: &str = "\
 Examples:
   springline bridge https://mcp.example/mcp --bearer-env TOKEN
   springline bridge https://mcp.example/mcp --header 'X-Key: ${KEY}'
+  springline bridge https://mcp.example/mcp --resume laptop
   springline bridge -- uvx mcp-server-time";
 
 /// A command that asks a running gateway.
@@ -197,7 +203,7 @@ pub(crate) struct RestartArgs {
 /// `springline stop`.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct StopArgs {
-    /// End the sessions at HTTP servers too. Every stop of this version does: it keeps none.
+    /// End all sessions, those at HTTP servers too; without it they are kept for the next start.
     #[arg(long)]
     pub(crate) end_sessions: bool,
     #[command(flatten)]

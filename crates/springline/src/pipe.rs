@@ -90,6 +90,7 @@ pub(crate) async fn bridge(args: BridgeArgs) -> anyhow::Result<ExitCode> {
         bearer_env: args.bearer_env,
         timeout,
         resume: args.resume,
+        state_dir: args.state_dir,
     };
     Ok(bridge::run(args).await)
 }

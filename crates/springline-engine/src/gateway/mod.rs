@@ -141,6 +141,10 @@ impl Gateway {
             .identity(hex(wire).into(), principal.clone(), endpoint);
         own.cursor_key.copy_from_slice(cursor_key);
         own.is_kept = self.shared.rest.is_durable && kind == Downstream::Http;
+        if let (Downstream::Pipe, Some(pipe)) = (kind, self.shared.rest.pipe) {
+            own.rest = pipe;
+            own.keeps_upstream = true;
+        }
         let config = self.shared.session_config(&own, kind, entries);
         let machine = Session::new(config, clock::moment());
         let cell = SessionCell::new(own, machine, Arc::clone(&self.shared));

@@ -29,6 +29,9 @@ const STARTS: &[u8] = b"starts";
 /// How long results and the fate of old calls are kept (DESIGN.md section 3.2, redelivery).
 pub(crate) const AGE_MAX: Duration = Duration::from_hours(1);
 
+/// Stands for the id of a pipe, which has none.
+const PIPE: &str = "pipe";
+
 /// Why the state folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("the state folder {folder} cannot be used: {cause}")]
@@ -55,6 +58,8 @@ pub struct Rest {
     open: Mutex<HashSet<CallId>>,
     /// Whether anything outlives the process.
     pub(crate) is_durable: bool,
+    /// What stands for the one pipe of a bridge whose session upstream outlives the process.
+    pub(crate) pipe: Option<SessionDigest>,
 }
 
 /// A stored session, opened.
@@ -97,6 +102,7 @@ impl Rest {
             past: Mutex::default(),
             open: Mutex::default(),
             is_durable: true,
+            pipe: None,
             store,
         };
         for record in rest
@@ -140,7 +146,22 @@ impl Rest {
             past: Mutex::default(),
             open: Mutex::default(),
             is_durable: false,
+            pipe: None,
         })
+    }
+
+    /// Opens a folder that belongs to one bridge, whose client is started anew now and then: what
+    /// its session upstream is known by outlives the process, and nothing else. Blocks on the disk;
+    /// the caller holds the folder's lock.
+    ///
+    /// # Errors
+    /// As [`Rest::open`].
+    pub fn open_for_pipe(folder: &Path) -> Result<(Self, Vec<Finding>), RestError> {
+        let (mut rest, findings) = Self::open(folder)?;
+        rest.pipe = Some(rest.digest(PIPE));
+        // What it once answered does not answer for a server that cannot be reached now.
+        rest.memory = Arc::new(Entries::in_memory());
+        Ok((rest, findings))
     }
 
     /// Numbers of this process begin above this.

@@ -33,6 +33,7 @@ impl Shared {
             key: self.session_key(),
             cursor_key: [0; 32],
             is_kept: false,
+            keeps_upstream: false,
             principal,
             endpoint,
         }

@@ -46,6 +46,8 @@ pub(crate) struct SessionCell {
     cursor_key: [u8; 32],
     /// Whether it outlives the process. A pipe does not: who holds it opens another.
     is_kept: bool,
+    /// Whether what it has upstream does, though it does not itself: behind a bridge.
+    keeps_upstream: bool,
     pub(super) principal: Principal,
     pub(super) endpoint: Endpoint,
     driver: Driver<Session>,
@@ -67,6 +69,7 @@ pub(super) struct Identity {
     pub(super) key: SessionKey,
     pub(super) cursor_key: [u8; 32],
     pub(super) is_kept: bool,
+    pub(super) keeps_upstream: bool,
     pub(super) principal: Principal,
     pub(super) endpoint: Endpoint,
 }
@@ -101,6 +104,7 @@ impl SessionCell {
             key: own.key,
             cursor_key: own.cursor_key,
             is_kept: own.is_kept,
+            keeps_upstream: own.keeps_upstream,
             principal: own.principal,
             endpoint: own.endpoint,
             driver: Driver::new(machine),
@@ -143,9 +147,9 @@ impl SessionCell {
         rest::session_value(&principal, endpoint, self.key.0, &self.cursor_key, record)
     }
 
-    /// Whether it outlives the process.
+    /// Whether it outlives the process, itself or upstream.
     pub(super) fn is_kept(&self) -> bool {
-        self.is_kept
+        self.is_kept || self.keeps_upstream
     }
 
     /// Lets go of the servers without ending their sessions: the next start goes on with them.
@@ -269,7 +273,7 @@ impl SessionCell {
     pub(super) fn owner(&self) -> Owner {
         Owner {
             session: self.key,
-            rest: self.is_kept.then_some(self.rest),
+            rest: self.is_kept().then_some(self.rest),
             cell: self.this.clone(),
         }
     }

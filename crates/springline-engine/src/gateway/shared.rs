@@ -279,20 +279,39 @@ impl Shared {
         let now = clock::moment();
         let stored =
             session.and_then(|session| self.rest.upstream(session, &config.server, identity));
-        let Some((record, is_same)) = stored else {
-            return Upstream::new(config, now);
+        // A pipe's client is a new one: without a session to go on with, nothing was there before.
+        let is_pipe = session.is_some() && session == self.rest.pipe;
+        let mut machine = match stored {
+            Some((record, true)) => Upstream::resume(config, record, now),
+            Some((record, false)) if !record.is_resumable() && !is_pipe => {
+                Upstream::resume(config, record, now)
+            }
+            Some((record, false)) => {
+                if record.is_resumable() {
+                    self.note_left(&config.server);
+                }
+                if is_pipe {
+                    Upstream::new(config, now)
+                } else {
+                    Upstream::resume(config, record.without_session(), now)
+                }
+            }
+            None => Upstream::new(config, now),
         };
-        if is_same || !record.is_resumable() {
-            return Upstream::resume(config, record, now);
+        if is_pipe {
+            machine.keep_answer();
         }
+        machine
+    }
+
+    fn note_left(&self, server: &str) {
         let mut facts = serde_json::Map::new();
-        facts.insert("server".to_owned(), config.server.as_ref().into());
+        facts.insert("server".to_owned(), server.into());
         facts.insert(
             "reason".to_owned(),
             "its definition or credentials differ".into(),
         );
         self.events.record("session.left_to_expire", facts);
-        Upstream::resume(config, record.without_session(), now)
     }
 
     /// Keeps an upstream until its end, which was begun, is done.

@@ -16,7 +16,7 @@ pub use scan::{DEPTH_MAX, Envelope, ScanError, scan, validate};
 pub use skim::Skim;
 pub use splice::{JOIN_MAX, Pieces, PiecesIter, Splice};
 pub use text::{quote, string};
-pub use walk::{Elements, Members, elements, member, members, path};
+pub use walk::{Elements, Members, elements, member, members, path, same};
 
 /// A range of a message, in bytes from its start.
 ///

@@ -450,3 +450,35 @@ fn line_ends_between_tokens_become_spaces() {
         one.as_ptr()
     );
 }
+
+#[test]
+fn values_that_say_the_same_are_the_same_in_any_writing() {
+    let same_pairs = [
+        (
+            r#"{"a":1,"b":[true,null]}"#,
+            "{ \"b\" : [ true , null ] ,\n\"a\":1 }",
+        ),
+        (r#"{"\u0061":"\u00e9"}"#, r#"{"a":"é"}"#),
+        ("[]", "[ ]"),
+        (r#"{"x":{"b":1,"a":2}}"#, r#"{"x":{"a":2,"b":1}}"#),
+    ];
+    for (left, right) in same_pairs {
+        assert!(same(left.as_bytes(), right.as_bytes()), "{left} {right}");
+    }
+    let other_pairs = [
+        (r#"{"a":1}"#, r#"{"a":1.0}"#),
+        (r#"{"a":1}"#, r#"{"a":1,"b":null}"#),
+        (r#"{"a":1}"#, r#"{"b":1}"#),
+        ("[1,2]", "[2,1]"),
+        ("[1]", "[1,2]"),
+        ("[1,2]", "[1]"),
+        ("{}", "[]"),
+        (r#""1""#, "1"),
+        (r#"{"a":1,"a":2}"#, r#"{"a":2,"a":1}"#),
+    ];
+    for (left, right) in other_pairs {
+        assert!(!same(left.as_bytes(), right.as_bytes()), "{left} {right}");
+    }
+    let deep = "[".repeat(DEPTH_MAX) + &"]".repeat(DEPTH_MAX);
+    assert!(same(deep.as_bytes(), format!(" {deep}").as_bytes()));
+}

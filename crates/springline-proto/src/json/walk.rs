@@ -1,8 +1,62 @@
 //! Walking objects and arrays that were validated before.
 //!
-//! Owns the iterators. On bytes that were not validated they stop early; they never panic.
+//! Owns the iterators and the comparison. On bytes that were not validated they stop early; they never panic.
 
-use super::{Span, scan::Scanner, text::key_is};
+use std::borrow::Cow;
+
+use super::{
+    Span,
+    scan::Scanner,
+    text::{key_is, string},
+};
+
+/// Values longer than this say the same only if they are the same bytes: a comparison reads nested
+/// values once for each level.
+const COMPARED_MAX: usize = 64 * 1024;
+
+/// Whether two values that were validated before say the same: whatever the space between them, the
+/// order of their members and the escapes in their strings. A number is its text: `1` is not `1.0`.
+pub fn same(left: &[u8], right: &[u8]) -> bool {
+    let is_short = |bytes: &[u8]| bytes.len() <= COMPARED_MAX;
+    left == right
+        || (is_short(left)
+            && is_short(right)
+            && is_same((left, Span::whole(left)), (right, Span::whole(right))))
+}
+
+/// Calls itself for each level of nesting, of which the scanner admits [`super::DEPTH_MAX`].
+fn is_same(left: (&[u8], Span), right: (&[u8], Span)) -> bool {
+    let text = |(bytes, span): (&'_ [u8], Span)| span.of(bytes).trim_ascii().first().copied();
+    match (text(left), text(right)) {
+        (Some(b'{'), Some(b'{')) => {
+            let (ours, theirs) = (sorted(left), sorted(right));
+            ours.len() == theirs.len()
+                && ours.iter().zip(&theirs).all(|(ours, theirs)| {
+                    ours.0 == theirs.0 && is_same((left.0, ours.1), (right.0, theirs.1))
+                })
+        }
+        (Some(b'['), Some(b'[')) => {
+            let mut theirs = elements(right.0, right.1);
+            elements(left.0, left.1).all(|ours| {
+                let theirs = theirs.next();
+                theirs.is_some_and(|theirs| is_same((left.0, ours), (right.0, theirs)))
+            }) && theirs.next().is_none()
+        }
+        (Some(b'"'), Some(b'"')) => {
+            string(left.1.of(left.0).trim_ascii()) == string(right.1.of(right.0).trim_ascii())
+        }
+        _ => left.1.of(left.0).trim_ascii() == right.1.of(right.0).trim_ascii(),
+    }
+}
+
+/// The members in the order of their names; those of one name stay in theirs.
+fn sorted((bytes, object): (&[u8], Span)) -> Vec<(Option<Cow<'_, str>>, Span)> {
+    let mut members: Vec<_> = members(bytes, object)
+        .map(|(name, value)| (string(name.of(bytes)), value))
+        .collect();
+    members.sort_by(|left, right| left.0.cmp(&right.0));
+    members
+}
 
 /// The value of the first member `name` of `object`, not looking into nested values.
 pub fn member(bytes: &[u8], object: Span, name: &str) -> Option<Span> {

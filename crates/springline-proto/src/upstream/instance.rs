@@ -54,6 +54,8 @@ pub(super) struct Instance {
     pub(super) resumption: Resumption,
     /// What it announced; for lists, logging and subscriptions.
     pub(super) capabilities: Option<bytes::Bytes>,
+    /// The raw `result` of its `initialize`, where that is kept.
+    pub(super) answer: Option<bytes::Bytes>,
     /// Bound of an abandoned handshake, or of the last words.
     pub(super) deadline: Option<Moment>,
     /// The one-shot of a session that was resumed after a restart of the gateway.
@@ -70,6 +72,7 @@ impl Instance {
             listen: Listen::default(),
             resumption: Resumption::default(),
             capabilities: None,
+            answer: None,
             deadline: None,
             chance: None,
         }

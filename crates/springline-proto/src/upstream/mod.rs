@@ -140,6 +140,10 @@ pub struct Upstream {
     drained: bool,
     /// The resumed session was not told yet what it must know.
     restore_due: bool,
+    /// The record holds the answer to the handshake.
+    keeps_answer: bool,
+    /// The resumed session waits for the client whose parameters it was opened with.
+    unclaimed: bool,
     /// The generation that the record at rest can resume.
     persisted: Option<Generation>,
     attached: bool,
@@ -174,6 +178,8 @@ impl Upstream {
             drain: None,
             drained: false,
             restore_due: false,
+            keeps_answer: false,
+            unclaimed: false,
             persisted: None,
             attached: true,
             last_use: now,

@@ -9,6 +9,7 @@ use bytes::Bytes;
 
 use crate::call::{Generation, Moment};
 use crate::codec::{Reader, Writer};
+use crate::json;
 use crate::method::ListKind;
 use crate::upstream::drain::Drain;
 use crate::upstream::instance::{Chance, Instance};
@@ -19,6 +20,9 @@ use crate::version::Version;
 
 /// The format of [`Record::encode`]; a record of another one is not read.
 const FORMAT: u8 = 1;
+
+/// The same with the answer to the handshake at its end.
+const FORMAT_ANSWERED: u8 = 2;
 
 /// An upstream at rest.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -33,6 +37,8 @@ pub struct Record {
     subscriptions: BTreeSet<Bytes>,
     log_level: Option<Bytes>,
     seen: BTreeMap<ListKind, Seen>,
+    /// The raw `result` of `initialize`, where it is kept ([`Upstream::keep_answer`]).
+    answer: Option<Bytes>,
 }
 
 impl Record {
@@ -45,12 +51,16 @@ impl Record {
     #[must_use]
     pub fn without_session(mut self) -> Self {
         self.route = Route::default();
+        self.answer = None;
         self
     }
 
     /// The record as bytes.
     pub fn encode(&self) -> Bytes {
-        let mut out = Writer::new(FORMAT);
+        let mut out = Writer::new(match self.answer {
+            None => FORMAT,
+            Some(_) => FORMAT_ANSWERED,
+        });
         out.number(self.generation.0);
         out.optional(self.route.session_id.as_deref().map(str::as_bytes));
         out.optional(
@@ -76,12 +86,17 @@ impl Record {
                 out.optional(seen.next.as_deref());
             }
         }
+        if let Some(answer) = &self.answer {
+            out.bytes(answer);
+        }
         out.finish()
     }
 
     /// Reads what [`Self::encode`] wrote; `None` for anything else.
     pub fn decode(bytes: &Bytes) -> Option<Self> {
-        let mut input = Reader::new(bytes, FORMAT)?;
+        let is_answered = bytes.first() == Some(&FORMAT_ANSWERED);
+        let format = if is_answered { FORMAT_ANSWERED } else { FORMAT };
+        let mut input = Reader::new(bytes, format)?;
         let generation = Generation(input.number()?);
         let session_id = match input.optional()? {
             Some(id) => Some(Arc::from(std::str::from_utf8(&id).ok()?)),
@@ -104,6 +119,11 @@ impl Record {
                 seen.insert(kind, read_seen(&mut input)?);
             }
         }
+        let answer = if is_answered {
+            Some(input.bytes()?)
+        } else {
+            None
+        };
         input.is_done().then_some(Self {
             generation,
             route: Route {
@@ -115,6 +135,7 @@ impl Record {
             subscriptions,
             log_level,
             seen,
+            answer,
         })
     }
 }
@@ -147,12 +168,46 @@ impl Upstream {
             instance.route = record.route;
             instance.capabilities = record.capabilities;
             instance.chance = Some(Chance::default());
+            instance.answer = record.answer;
             machine.instances.insert(record.generation, instance);
             machine.phase = Phase::Ready(record.generation);
             machine.persisted = Some(record.generation);
             machine.restore_due = true;
         }
         machine
+    }
+
+    /// For a client that is started anew without knowing of the session that it had, as behind a
+    /// bridge: from now on the record holds the server's answer to `initialize`. On a machine that
+    /// was just resumed, a client whose parameters say the same gets that answer and goes on with the
+    /// session; another one ends the session, and starts its own.
+    pub fn keep_answer(&mut self) {
+        self.keeps_answer = true;
+        self.unclaimed = matches!(self.phase, Phase::Ready(_));
+    }
+
+    /// The answer that was kept for a client with these parameters, once, if it may go on with the
+    /// session that was resumed.
+    pub(super) fn claim(&mut self, hello: &Hello) -> Option<Bytes> {
+        if !std::mem::take(&mut self.unclaimed) {
+            return None;
+        }
+        // Of what the one before had set up this client knows nothing: nothing is to be told again,
+        // and what it starts itself is its first start.
+        self.restore_due = false;
+        let was_ready = std::mem::take(&mut self.was_ready);
+        let Phase::Ready(generation) = self.phase else {
+            return None;
+        };
+        let instance = self.instances.get(&generation)?;
+        let held = self.hello.as_ref()?;
+        // Without an id there is no session to go on with, only an answer that may be old.
+        let answer = instance.answer.clone();
+        let answer = answer.filter(|_| {
+            instance.route.session_id.is_some() && json::same(&held.params, &hello.params)
+        })?;
+        self.was_ready = was_ready;
+        Some(answer)
     }
 
     /// This generation is ready: what must outlive the process is handed out before anybody can rely
@@ -200,6 +255,7 @@ impl Upstream {
             subscriptions,
             log_level,
             seen,
+            answer: resumable.and_then(|instance| instance.answer.clone()),
         };
         self.out.push_back(Output::Persist(Box::new(record)));
     }
@@ -225,31 +281,43 @@ mod tests {
             subscriptions: BTreeSet::from(["\"a\"".into(), "\"b\"".into()]),
             log_level: Some("\"info\"".into()),
             seen: BTreeMap::from([(ListKind::Prompts, seen)]),
+            answer: None,
+        }
+    }
+
+    fn answered() -> Record {
+        Record {
+            answer: Some(r#"{"protocolVersion":"2025-06-18"}"#.into()),
+            ..record()
         }
     }
 
     #[test]
     fn a_record_reads_back_as_it_was_written() {
-        let whole = record();
-        assert_eq!(Record::decode(&whole.encode()), Some(whole.clone()));
-        let bare = whole.without_session();
-        assert!(!bare.is_resumable());
-        assert_eq!(Record::decode(&bare.encode()), Some(bare));
+        for whole in [record(), answered()] {
+            assert_eq!(Record::decode(&whole.encode()), Some(whole.clone()));
+            let bare = whole.without_session();
+            assert!(!bare.is_resumable());
+            assert_eq!(Record::decode(&bare.encode()), Some(bare));
+        }
     }
 
     #[test]
     fn a_torn_or_foreign_record_is_not_read() {
-        let bytes = record().encode();
-        for len in 0..bytes.len() {
-            assert_eq!(Record::decode(&bytes.slice(..len)), None, "{len}");
+        for bytes in [record().encode(), answered().encode()] {
+            for len in 0..bytes.len() {
+                assert_eq!(Record::decode(&bytes.slice(..len)), None, "{len}");
+            }
+            let mut longer = bytes.to_vec();
+            longer.push(0);
+            assert_eq!(Record::decode(&longer.into()), None);
+            for format in [0, 3, 9] {
+                let mut other = bytes.to_vec();
+                if let Some(version) = other.first_mut() {
+                    *version = format;
+                }
+                assert_eq!(Record::decode(&other.into()), None);
+            }
         }
-        let mut longer = bytes.to_vec();
-        longer.push(0);
-        assert_eq!(Record::decode(&longer.into()), None);
-        let mut other = bytes.to_vec();
-        if let Some(version) = other.first_mut() {
-            *version = 9;
-        }
-        assert_eq!(Record::decode(&other.into()), None);
     }
 }

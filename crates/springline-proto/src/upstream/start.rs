@@ -138,6 +138,11 @@ impl Failure {
 
 impl Upstream {
     pub(super) fn on_start(&mut self, now: Moment, key: CallKey, hello: Hello) {
+        if let Some(result) = self.claim(&hello) {
+            self.last_use = self.last_use.max(now);
+            self.tell_started(key, result);
+            return;
+        }
         let again = self.hello.replace(hello).is_some();
         let pending = Pending::new(now, Task::Start, Method::Initialize);
         self.pending.insert(key, pending);
@@ -420,6 +425,11 @@ impl Upstream {
         self.phase = Phase::Ready(generation);
         self.last_use = self.last_use.max(now);
         self.restore_due = false;
+        if self.keeps_answer
+            && let Some(instance) = self.instances.get_mut(&generation)
+        {
+            instance.answer = Some(result.clone());
+        }
         self.persist(generation);
         self.emit(Event::Ready {
             generation,
@@ -434,14 +444,7 @@ impl Upstream {
                 .is_some_and(|held| matches!(held.task, Task::Start))
             {
                 self.pending.remove(&key);
-                let event = SessionEvent::Started {
-                    key,
-                    result: result.clone(),
-                };
-                self.out.push_back(Output::ToSession {
-                    session: key.session,
-                    event,
-                });
+                self.tell_started(key, result.clone());
             } else {
                 self.waiting.push_back(key);
             }
@@ -450,6 +453,13 @@ impl Upstream {
             self.tell(SessionEvent::Renewed { result });
             self.restore_state(now, generation);
         }
+    }
+
+    fn tell_started(&mut self, key: CallKey, result: Bytes) {
+        self.out.push_back(Output::ToSession {
+            session: key.session,
+            event: SessionEvent::Started { key, result },
+        });
     }
 
     /// The attempt failed: its owner hears of it, what it minted is ended, the next one waits.

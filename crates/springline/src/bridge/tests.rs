@@ -16,7 +16,7 @@ use springline_proto::session::{Accept, Downstream, Endpoint, Part};
 use springline_proto::version::Version;
 use tokio::sync::{mpsc, watch};
 
-use super::{BridgeArgs, Server, UsageError, carry, configure};
+use super::{After, BridgeArgs, Server, UsageError, carry, configure};
 use crate::stdio::Deaf;
 use crate::stdio::client::Client;
 
@@ -112,7 +112,7 @@ fn scene(endpoint: Endpoint) -> Scene {
         is_closed: watch::Sender::new(false),
     });
     let gate = Script(Arc::clone(&one));
-    let task = tokio::spawn(async move { carry(&gate, endpoint, &mut front).await });
+    let task = tokio::spawn(async move { carry(&gate, endpoint, &mut front, After::End).await });
     Scene {
         client,
         heard,
@@ -222,6 +222,7 @@ fn args(server: Server) -> BridgeArgs {
         bearer_env: None,
         timeout: None,
         resume: None,
+        state_dir: None,
     }
 }
 
@@ -322,10 +323,27 @@ fn what_cannot_be_sent_is_refused_without_showing_it() {
             Err(UsageError::Bearer(_))
         ));
     }
+}
+
+#[test]
+fn a_name_to_resume_is_checked_and_is_for_a_url() {
     let mut args = args(url("https://x/"));
+    args.state_dir = Some("/s".into());
+    for bad in ["", "../x", "a b"] {
+        args.resume = Some(bad.to_owned());
+        let refused = configure(&args, &Machine);
+        assert!(matches!(refused, Err(UsageError::ResumeName)), "{bad}");
+    }
     args.resume = Some("name".to_owned());
-    assert!(matches!(
-        configure(&args, &Machine),
-        Err(UsageError::Resume)
-    ));
+    let config = configure(&args, &Machine).unwrap();
+    assert_eq!(config.settings.state_dir, Path::new("/s"));
+    args.state_dir = None;
+    let refused = configure(&args, &Machine);
+    assert!(matches!(refused, Err(UsageError::Settings(_))), "no folder");
+    args.server = Server::Command {
+        program: "x".to_owned(),
+        args: Vec::new(),
+    };
+    let refused = configure(&args, &Machine);
+    assert!(matches!(refused, Err(UsageError::ResumeProgram)));
 }

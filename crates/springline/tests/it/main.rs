@@ -10,6 +10,7 @@
 )]
 
 mod all;
+mod bridge;
 mod child;
 mod cli;
 mod credential;

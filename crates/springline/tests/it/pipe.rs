@@ -14,14 +14,14 @@ use crate::harness::{
 };
 
 /// A command of Springline whose stdin and stdout are the protocol channel.
-struct Pipe {
-    child: Child,
-    input: Option<ChildStdin>,
+pub(crate) struct Pipe {
+    pub(crate) child: Child,
+    pub(crate) input: Option<ChildStdin>,
     output: Option<Lines<BufReader<ChildStdout>>>,
 }
 
 impl Pipe {
-    fn start<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Self {
+    pub(crate) fn start<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_springline"));
         command
             .args(args)
@@ -40,7 +40,7 @@ impl Pipe {
     }
 
     /// Writes lines in one go.
-    async fn send(&mut self, lines: &[&str]) {
+    pub(crate) async fn send(&mut self, lines: &[&str]) {
         let text = format!("{}\n", lines.join("\n"));
         let input = self.input.as_mut().unwrap();
         soon("the pipe", input.write_all(text.as_bytes()))
@@ -55,12 +55,12 @@ impl Pipe {
     }
 
     /// The next message, which must come.
-    async fn message(&mut self) -> Value {
+    pub(crate) async fn message(&mut self) -> Value {
         serde_json::from_str(&self.line().await.unwrap()).unwrap()
     }
 
     /// The next message that is no notification.
-    async fn response(&mut self) -> Value {
+    pub(crate) async fn response(&mut self) -> Value {
         loop {
             let message = self.message().await;
             if message.get("method").is_none() {
@@ -69,14 +69,14 @@ impl Pipe {
         }
     }
 
-    async fn open(&mut self) {
+    pub(crate) async fn open(&mut self) {
         self.send(&[&initialize("2025-11-25", CAPABILITIES), INITIALIZED])
             .await;
         let answer = self.response().await;
         assert!(answer.get("result").is_some(), "{answer}");
     }
 
-    async fn text(&mut self, id: u64, tool: &str, arguments: Value) -> String {
+    pub(crate) async fn text(&mut self, id: u64, tool: &str, arguments: Value) -> String {
         self.send(&[&call(id, tool, &arguments)]).await;
         let answer = self.response().await;
         assert_eq!(answer["id"], id);
@@ -84,7 +84,7 @@ impl Pipe {
     }
 
     /// The end: how, and what it said on stderr.
-    async fn ended(&mut self) -> (ExitStatus, String) {
+    pub(crate) async fn ended(&mut self) -> (ExitStatus, String) {
         let mut said = String::new();
         let mut stderr = self.child.stderr.take().unwrap();
         soon("the end of stderr", stderr.read_to_string(&mut said))

@@ -362,3 +362,91 @@ fn the_record_of_a_resumed_session_lets_go_of_it_before_it_is_ended() {
         ",
     );
 }
+
+/// Plays a script on a machine that begins with the record of one that kept its answer.
+fn kept(script: &str) {
+    let mut machine = http_machine();
+    machine.keep_answer();
+    let mut first = Script::new(machine);
+    for line in BEFORE.trim().lines() {
+        first.line(line.trim(), &mut String::new());
+    }
+    let record = Record::decode(&first.record.expect("a record").encode()).unwrap();
+    let mut machine = Upstream::resume(http_machine().config, record, first.now);
+    machine.keep_answer();
+    let mut player = Script::new(machine);
+    player.shows_rest = true;
+    compare(player, script);
+}
+
+#[test]
+fn a_client_that_comes_back_as_it_was_is_answered_from_the_record_and_its_request_is_the_proof() {
+    kept(
+        "
+        start 2
+        > started 2
+        attached on
+        call 3 tools/call a
+        > sent 3 to g1
+        > x1 to g1 session a: tools/call id 1
+        x1 404
+        > state lost
+        > open g2
+        > end g1
+        g2 opened
+        > x2 to g2: initialize id 2 hello 1
+        x2 minted b
+        x2 result
+        > x3 to g2 session b: notifications/initialized
+        x2 done
+        x3 accepted
+        > keep g2 session b
+        > sent 3 to g2
+        > x4 to g2 session b: tools/call id 3
+        ",
+    );
+}
+
+#[test]
+fn a_client_that_comes_back_and_starts_over_has_used_up_what_was_kept_for_it() {
+    kept(
+        "
+        start 2
+        > started 2
+        start 3
+        > open g2
+        > keep g1 session none
+        > end g1 DELETE a
+        ",
+    );
+}
+
+#[test]
+fn another_client_ends_the_kept_session_and_its_failed_start_is_no_recovery() {
+    let mut machine = http_machine();
+    machine.keep_answer();
+    let mut first = Script::new(machine);
+    for line in BEFORE.trim().lines() {
+        first.line(line.trim(), &mut String::new());
+    }
+    let mut record = first.record.expect("a record");
+    record.hello = r#"{"hello":"other"}"#.into();
+    let mut machine = Upstream::resume(http_machine().config, record, first.now);
+    machine.keep_answer();
+    let mut player = Script::new(machine);
+    player.shows_rest = true;
+    compare(
+        player,
+        "
+        start 2
+        > open g2
+        > keep g1 session none
+        > end g1 DELETE a
+        g2 opened
+        > x1 to g2: initialize id 1 hello 1
+        x1 500
+        > end g2
+        > failed 2 SERVER_START_FAILED not_executed: initialize: HTTP 500: no
+        ",
+    );
+}
