@@ -11,6 +11,7 @@ mod peer;
 mod pipe;
 mod process;
 mod report;
+mod rival;
 mod round;
 mod section;
 mod socket;
@@ -53,10 +54,10 @@ struct Run {
     /// Some calls of each kind, and an error if any of them goes wrong; judges no speed.
     #[arg(long)]
     smoke: bool,
-    /// Rounds of each measure; the median is printed. Default: 5.
+    /// Rounds of each measure; the median is printed. Default: 7.
     #[arg(long)]
     rounds: Option<usize>,
-    /// How long each load goes on, in seconds. Default: 2.
+    /// How long each load goes on, in seconds. Default: 1.
     #[arg(long)]
     seconds: Option<f64>,
     /// Only these sections.
@@ -86,12 +87,12 @@ enum Section {
 
 impl Run {
     fn rounds(&self) -> usize {
-        let default = if self.quick || self.smoke { 1 } else { 5 };
+        let default = if self.quick || self.smoke { 1 } else { 7 };
         self.rounds.unwrap_or(default).max(1)
     }
 
     fn seconds(&self) -> Duration {
-        let default = if self.quick { 0.3 } else { 2.0 };
+        let default = if self.quick { 0.3 } else { 1.0 };
         let seconds = self.seconds.unwrap_or(default).clamp(0.01, 600.0);
         Duration::from_secs_f64(seconds)
     }

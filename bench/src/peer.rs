@@ -7,9 +7,13 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::process::Command;
 
 use crate::process::{Server, free_port};
+
+/// How long one may take to start.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// nginx as a plain reverse proxy, if it is installed.
 pub(crate) async fn nginx(upstream: &str) -> anyhow::Result<Option<Server>> {
@@ -36,7 +40,9 @@ pub(crate) async fn nginx(upstream: &str) -> anyhow::Result<Option<Server>> {
     )?;
     let mut command = Command::new(binary);
     command.arg("-c").arg(&config);
-    serving(command, port, Some(folder)).await.map(Some)
+    serving(command, Door::Port(port), Some(folder))
+        .await
+        .map(Some)
 }
 
 /// haproxy as a plain reverse proxy, if it is installed.
@@ -64,39 +70,61 @@ pub(crate) async fn haproxy(upstream: &str, peers: &Path) -> anyhow::Result<Opti
         command.env("LD_LIBRARY_PATH", libraries);
     }
     command.arg("-db").arg("-f").arg(&config);
-    serving(command, port, Some(folder)).await.map(Some)
+    serving(command, Door::Port(port), Some(folder))
+        .await
+        .map(Some)
 }
 
-/// A program that will listen on a port.
+/// Where a program will listen.
+pub(crate) enum Door {
+    Port(u16),
+    Socket(PathBuf),
+}
+
+impl Door {
+    async fn is_open(&self) -> bool {
+        match self {
+            Self::Port(port) => TcpStream::connect(("127.0.0.1", *port)).await.is_ok(),
+            Self::Socket(path) => UnixStream::connect(path).await.is_ok(),
+        }
+    }
+
+    fn url(&self) -> String {
+        match self {
+            Self::Port(port) => format!("http://127.0.0.1:{port}/mcp"),
+            Self::Socket(path) => path.display().to_string(),
+        }
+    }
+}
+
+/// Starts a program and waits until it listens.
 pub(crate) async fn serving(
     mut command: Command,
-    port: u16,
+    door: Door,
     folder: Option<tempfile::TempDir>,
 ) -> anyhow::Result<Server> {
     let begun = Instant::now();
+    let program = command
+        .as_std()
+        .get_program()
+        .to_string_lossy()
+        .into_owned();
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .kill_on_drop(true)
         .spawn()?;
-    let program = command
-        .as_std()
-        .get_program()
-        .to_string_lossy()
-        .into_owned();
-    let address = ("127.0.0.1", port);
-    while tokio::net::TcpStream::connect(address).await.is_err() {
+    while !door.is_open().await {
         tokio::time::sleep(Duration::from_millis(1)).await;
         if let Some(status) = child.try_wait()? {
             bail!("{program} ended with {status}");
         }
-        if begun.elapsed() > Duration::from_secs(20) {
-            bail!("{program} did not listen within 20 s");
+        if begun.elapsed() > PATIENCE {
+            bail!("{program} did not listen within {PATIENCE:?}");
         }
     }
-    let url = format!("http://127.0.0.1:{port}/mcp");
-    Ok(Server::new(url, begun, child, folder))
+    Ok(Server::new(door.url(), begun, child, folder))
 }
 
 /// Where a program is: in a folder of ours, or where systems keep theirs.

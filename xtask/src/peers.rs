@@ -75,7 +75,7 @@ pub(crate) fn build_folder(root: &Path) -> PathBuf {
 }
 
 /// Runs `install` unless it already succeeded with these pins in this folder.
-fn once(
+pub(crate) fn once(
     pins: &Path,
     folder: &Path,
     names: &[&str],

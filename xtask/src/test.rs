@@ -11,7 +11,7 @@ use std::path::Path;
 use clap::Args;
 
 use crate::step::{Steps, answers, command};
-use crate::{docs, peers, say, tidy};
+use crate::{bench, docs, peers, say, tidy};
 
 /// Everything but the tests with programs of others, as nextest's filter language says it.
 const WITHOUT_PEERS: &str = "not (package(springline) and binary(it) and test(/^peer::/))";
@@ -58,6 +58,9 @@ pub(crate) fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
         })?;
     }
     steps.run("tests", || tests(root, options, nextest, &environment))?;
+    if whole {
+        steps.run("smoke of the benchmark", || bench::smoke(root))?;
+    }
     if whole {
         let seconds = if in_ci() { "60" } else { "10" };
         steps.run("simulator", || {

@@ -1,13 +1,12 @@
 //! Calls over HTTP, small and large: direct, through the gateway, through others.
 
-use std::path::Path;
-
 use crate::call::Mix;
 use crate::kernel;
 use crate::load::{self, Amount, Load};
 use crate::peer;
-use crate::process::{self, Home, Server};
+use crate::process::{self, Home, Program, Server};
 use crate::report::{Goal, Report, line};
+use crate::rival::Rivals;
 use crate::round::{Cell, OWN, Way, head, measure};
 use crate::{Run, Section};
 
@@ -17,21 +16,19 @@ pub(super) async fn run(options: &Run, report: &mut Report) -> anyhow::Result<()
     let echo = process::echo().await?;
     let home = Home::with_url(&echo.url)?;
     let gateway = home.start(&options.springline).await?;
-    let nginx = peer::nginx(&echo.url).await?;
-    let mut others = Vec::new();
-    others.extend(nginx.map(|server| ("nginx", server)));
-    if let Some(peers) = &options.peers {
-        haproxy(&echo.url, peers, &mut others).await?;
-    }
-    if others.is_empty() {
-        line("nginx is not installed: left out.");
-    }
+    let (proxies, servers) = others(options, &echo).await?;
     head(report);
     for cell in cells(options) {
         let mut ways = vec![Way::http("direct", &echo.url), Way::http(OWN, &gateway.url)];
-        if !options.smoke {
+        ways.extend(
+            proxies
+                .iter()
+                .map(|(name, server)| Way::http(name, &server.url)),
+        );
+        // A hundred times slower than the others, they would only lengthen the rest.
+        if matches!(cell.load.mix, Mix::Small) && cell.load.sessions <= 128 {
             ways.extend(
-                others
+                servers
                     .iter()
                     .map(|(name, server)| Way::http(name, &server.url)),
             );
@@ -39,22 +36,30 @@ pub(super) async fn run(options: &Run, report: &mut Report) -> anyhow::Result<()
         measure(&cell, ways, options.rounds(), report).await?;
     }
     if options.wants(Section::Large) && !options.smoke {
-        drop(gateway);
+        drop((gateway, proxies, servers));
         large_memory(options, &echo, report).await?;
     }
     Ok(())
 }
 
-async fn haproxy(
-    url: &str,
-    peers: &Path,
-    others: &mut Vec<(&'static str, Server)>,
-) -> anyhow::Result<()> {
-    match peer::haproxy(url, peers).await? {
-        Some(server) => others.push(("haproxy", server)),
-        None => line("haproxy is not installed: left out."),
+type Named = Vec<(&'static str, Server)>;
+
+/// Byte proxies in front of the same echo server, and those that serve a stdio server over HTTP.
+async fn others(options: &Run, echo: &Server) -> anyhow::Result<(Named, Named)> {
+    let (mut proxies, mut servers) = (Vec::new(), Vec::new());
+    if options.smoke {
+        return Ok((proxies, servers));
     }
-    Ok(())
+    match peer::nginx(&echo.url).await? {
+        Some(server) => proxies.push(("nginx", server)),
+        None => line("nginx is not installed: left out."),
+    }
+    if let Some(folder) = &options.peers {
+        let rivals = Rivals::new(folder);
+        proxies.extend(rivals.proxies(&echo.url).await);
+        servers = rivals.servers(&Program::echo()?).await;
+    }
+    Ok((proxies, servers))
 }
 
 /// A measure of HTTP: its sessions, and the calls in flight of each.
