@@ -385,6 +385,7 @@ mod tests {
     #[test]
     fn codes_are_unique_and_outside_the_reserved_range() {
         let mut codes: Vec<i32> = FaultKind::ALL.iter().map(|kind| kind.code()).collect();
+        codes.sort_unstable();
         codes.dedup();
         assert_eq!(codes.len(), FaultKind::ALL.len());
         assert!(codes.iter().all(|code| *code > -32000 && *code <= -31001));

@@ -218,6 +218,17 @@ impl Redelivery {
         }
     }
 
+    /// Nobody can come back to this stream: no event of it was sent, and none will be.
+    pub(crate) fn forget(&mut self, stream: StreamId) {
+        self.streams.remove(&stream);
+    }
+
+    /// Whether a stream is known.
+    #[cfg(test)]
+    pub(crate) fn streams_len(&self) -> usize {
+        self.streams.len()
+    }
+
     /// Reads `Last-Event-ID`.
     pub(crate) fn resume(&self, cursor: &str) -> Resume {
         let Some(body) = self.seal.open(cursor) else {

@@ -4,6 +4,12 @@
 
 use std::time::Duration;
 
+/// Subscriptions to resources that are remembered of one session with one server, and the bytes of
+/// their URIs: what is remembered goes into a record each time (I8).
+pub(crate) const SUBSCRIPTIONS_MAX: usize = 1000;
+/// See [`SUBSCRIPTIONS_MAX`].
+pub(crate) const SUBSCRIPTION_BYTES_MAX: usize = 512 * 1024;
+
 /// How an upstream is started, recovered and asked. All spans are wall time.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct UpstreamSettings {

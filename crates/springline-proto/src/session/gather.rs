@@ -40,7 +40,7 @@ enum Standing {
     /// From an earlier session, or never read.
     Unread,
     Reading,
-    /// Being read again after a failure; nobody waits for it.
+    /// Being read again after a failure, or for longer than a list waits; nobody waits for it.
     Retrying,
     /// Read in this session.
     Read,
@@ -252,7 +252,10 @@ impl Session {
             if !self.pending.contains_key(&gather.number) {
                 continue;
             }
-            if gather.until <= now || !self.waits_for(gather.kind) {
+            if gather.until <= now {
+                self.stop_waiting(gather.kind);
+            }
+            if !self.waits_for(gather.kind) {
                 self.answer_list(now, gather.number, gather.kind, 0);
             } else if let Some(all) = &mut self.all {
                 all.gathers.push(gather);
@@ -315,6 +318,19 @@ impl Session {
                 .filter_map(|entry| entry.lists.get(&kind));
             lists.into_iter().any(List::is_awaited)
         })
+    }
+
+    /// Servers that let one request wait for the whole time do so to no other: their lists come with
+    /// `list_changed`.
+    fn stop_waiting(&mut self, kind: ListKind) {
+        let entries = self.all.as_mut().map(|all| all.entries.iter_mut());
+        for entry in entries.into_iter().flatten() {
+            if let Some(list) = entry.lists.get_mut(&kind)
+                && list.is_awaited()
+            {
+                list.standing = Standing::Retrying;
+            }
+        }
     }
 
     fn read_list(&mut self, server: &Arc<str>, kind: ListKind) {

@@ -16,11 +16,8 @@ use crate::error::{Fault, FaultKind, error_response, plain_error};
 use crate::json::{self, Pieces};
 use crate::message::{Kind, Message, ParseError};
 use crate::method::{ListKind, Method};
+use crate::settings::{SUBSCRIPTION_BYTES_MAX, SUBSCRIPTIONS_MAX};
 use crate::upstream;
-
-/// The most URIs that are kept of the client's subscriptions, and the longest one.
-const SUBSCRIPTIONS_MAX: usize = 1000;
-const URI_MAX: usize = 8 * 1024;
 
 /// A request that was accepted and is not answered.
 pub(super) struct Pending {
@@ -251,7 +248,10 @@ impl Session {
             // A failure must not end the subscription that is there.
             return Effect::None;
         }
-        if known.uris.len() >= SUBSCRIPTIONS_MAX || uri.len() > URI_MAX {
+        let held: usize = known.uris.iter().map(|uri| uri.len()).sum();
+        if known.uris.len() >= SUBSCRIPTIONS_MAX
+            || held.saturating_add(uri.len()) > SUBSCRIPTION_BYTES_MAX
+        {
             known.is_full = true;
             return Effect::None;
         }

@@ -63,7 +63,11 @@ impl Session {
             Outlet::Stream(stream, _) if self.redelivery.has_cursor(stream) => {
                 Outlet::Stream(stream, None)
             }
-            Outlet::Stream(..) | Outlet::Pipe | Outlet::Post(..) | Outlet::Gone => Outlet::Gone,
+            Outlet::Stream(stream, _) => {
+                self.redelivery.forget(stream);
+                Outlet::Gone
+            }
+            Outlet::Pipe | Outlet::Post(..) | Outlet::Gone => Outlet::Gone,
         };
         if self.phase == Phase::Opening && pending.method == Method::Initialize {
             // The session's id was in the answer that nobody heard.

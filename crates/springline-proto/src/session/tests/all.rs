@@ -401,3 +401,26 @@ fn cancelling_a_list_that_waits_leaves_nothing_behind() {
         "#,
     );
 }
+
+#[test]
+fn a_server_that_does_not_answer_holds_up_one_list_and_no_other() {
+    run_after(
+        all(Downstream::Pipe),
+        OPEN,
+        r#"
+        c {"id":1,"method":"tools/list"}
+        < a call 5 {"id":5,"method":"tools/list","params":{}}
+        < b call 6 {"id":6,"method":"tools/list","params":{}}
+        b answer 6 {"result":{"tools":[{"name":"old"}]}}
+        < remember b Tools 1
+        +10000
+        < g1 event {"id":1,"result":{"tools":[{"name":"b__old"}]}}
+        c {"id":2,"method":"tools/list"}
+        < g1 event {"id":2,"result":{"tools":[{"name":"b__old"}]}}
+        a answer 5 {"result":{"tools":[{"name":"x"}]}}
+        < remember a Tools 1
+        +200
+        < g1 event {"method":"notifications/tools/list_changed"}
+        "#,
+    );
+}

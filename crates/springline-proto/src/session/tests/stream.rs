@@ -1,6 +1,6 @@
 //! Streams: what begins one, and how a client comes back to it.
 
-use super::script::{one, run_after};
+use super::script::{Player, one, run_after};
 use crate::session::{Downstream, SessionConfig};
 use crate::settings::SessionSettings;
 
@@ -333,4 +333,22 @@ fn what_has_no_stream_is_held_and_the_oldest_dropped() {
         < g1 event #3 {"method":"notifications/c"}
         "#,
     );
+}
+
+#[test]
+fn a_stream_that_nobody_can_come_back_to_leaves_nothing_behind() {
+    let mut player = Player::new(one(Downstream::Http));
+    let calls = (3..20).flat_map(|number| {
+        [
+            format!(r#"p{number} {{"id":{number},"method":"tools/call"}}"#),
+            "+500".to_owned(),
+            format!("x{number}"),
+            format!(r#"time answer {} {{"result":{{}}}}"#, number - 1),
+        ]
+    });
+    let opened = OPEN_OLDER.lines().map(|line| line.trim().to_owned());
+    for line in opened.filter(|line| !line.is_empty()).chain(calls) {
+        player.play(&line);
+    }
+    assert_eq!(player.session.redelivery.streams_len(), 0);
 }
