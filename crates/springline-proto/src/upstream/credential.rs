@@ -114,6 +114,9 @@ impl Upstream {
                 }
                 self.queue_again(key);
             } else if !self.chance_decides(now, key) {
+                if let Phase::Ready(generation) = self.phase {
+                    self.emit(Event::Unauthorized { generation });
+                }
                 let text = "HTTP 401 or 403, and the credential sources hold nothing new";
                 self.fail(
                     key,

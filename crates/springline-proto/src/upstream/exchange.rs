@@ -6,12 +6,13 @@ use std::time::Duration;
 use crate::call::{CallKey, ExchangeId, Generation, Moment, UpstreamId};
 use crate::error::{Fault, FaultKind, Outcome};
 use crate::message::{Kind, Message};
+use crate::upstream::listen::RETRY_MIN;
 use crate::upstream::loss;
 use crate::upstream::pending::{Pending, Place, Task};
 use crate::upstream::port::{End, Event, Output, Refusal};
 use crate::upstream::request::pause;
 use crate::upstream::start::Failure;
-use crate::upstream::{Transport, Upstream};
+use crate::upstream::{Phase, Transport, Upstream};
 
 /// What an exchange is about.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -38,11 +39,14 @@ impl Aim {
 }
 
 /// An exchange under way.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Exchange {
     pub(super) generation: Generation,
     pub(super) aim: Aim,
-    /// How often its stream was resumed. More than zero: the server took the request.
+    /// The event behind which its stream was resumed last. If there is one, the server took the
+    /// request.
+    from: Option<Arc<str>>,
+    /// How often it was resumed there without a further event.
     resumed: u32,
 }
 
@@ -51,13 +55,27 @@ impl Exchange {
         Self {
             generation,
             aim,
+            from: None,
             resumed: 0,
         }
+    }
+
+    /// Whether its stream may be resumed behind this event. A server that lets its clients poll
+    /// closes the stream again and again (2025-11-25 basic/transports): as long as events come, only
+    /// the call's own patience ends that.
+    fn may_resume(&self, id: &str, attempts_max: u32) -> bool {
+        self.from.as_deref() != Some(id) || self.resumed < attempts_max
     }
 }
 
 /// The pause before a broken stream is resumed, if the server named none.
 const RESUME_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long a notification, an answer or a cancellation may take to be accepted over HTTP (I7).
+const DELIVERY_MAX: Duration = Duration::from_mins(1);
+
+/// Exchanges that a server may keep open after it answered, in all; then the oldest is dropped (I8).
+const LINGERING_MAX: usize = 32;
 
 impl Upstream {
     pub(super) fn on_ended(
@@ -67,7 +85,7 @@ impl Upstream {
         exchange: ExchangeId,
         end: End,
     ) {
-        let Some(held) = self.exchanges.get(&exchange).copied() else {
+        let Some(held) = self.exchanges.get(&exchange).cloned() else {
             return;
         };
         if held.generation != generation {
@@ -84,7 +102,7 @@ impl Upstream {
                 self.end_abandoned(generation);
                 self.on_handshake_ended(now, generation, exchange, end);
             }
-            Aim::Call(key) => self.on_call_ended(now, held, exchange, key, end),
+            Aim::Call(key) => self.on_call_ended(now, &held, exchange, key, end),
             Aim::Oneway => {
                 self.exchanges.remove(&exchange);
                 self.on_oneway_ended(now, generation, end);
@@ -120,31 +138,94 @@ impl Upstream {
 
     /// A notification or answer did not arrive. It is never sent again; a lost session is noticed.
     fn on_oneway_ended(&mut self, now: Moment, generation: Generation, end: End) {
-        if let End::Refused(refusal) = end {
-            if loss::is_session_gone(&refusal, &self.route(generation)) {
-                self.lose_session(now, generation, &refusal);
-            } else {
-                self.emit(Event::Dropped {
+        let reason = match end {
+            End::Accepted | End::Complete | End::StreamEnded { .. } => return,
+            End::Refused(refusal) => {
+                if loss::is_session_gone(&refusal, &self.route(generation)) {
+                    self.lose_session(now, generation, &refusal);
+                    return;
+                }
+                "notification refused"
+            }
+            End::NotSent { .. } | End::Broken { .. } => "notification did not arrive",
+        };
+        self.emit(Event::Dropped { generation, reason });
+    }
+
+    /// Notes that a message which awaits no answer is on its way over HTTP.
+    pub(super) fn await_delivery(&mut self, now: Moment, exchange: ExchangeId) {
+        if self.config.transport == Transport::Http {
+            self.deliveries
+                .push_back((now.after(DELIVERY_MAX), exchange));
+        }
+    }
+
+    /// When the next message that awaits no answer is given up.
+    pub(super) fn delivery_deadline(&self) -> Option<Moment> {
+        let mut open = self.deliveries.iter();
+        open.find(|(_, exchange)| self.exchanges.contains_key(exchange))
+            .map(|(at, _)| *at)
+    }
+
+    /// Gives up what the server has not accepted in time; a cancelled request is dropped with its
+    /// cancellation.
+    pub(super) fn expire_deliveries(&mut self, now: Moment) {
+        while let Some((at, exchange)) = self.deliveries.front().copied() {
+            let held = self.exchanges.get(&exchange).map(|held| held.generation);
+            if held.is_some() && at > now {
+                return;
+            }
+            self.deliveries.pop_front();
+            if let Some(generation) = held {
+                self.out.push_back(Output::Abort {
                     generation,
-                    reason: "notification refused",
+                    exchange,
                 });
+                let cause = "it was not accepted in time".into();
+                self.on_ended(now, generation, exchange, End::Broken { cause });
             }
         }
+    }
+
+    /// Drops the oldest exchange that a server keeps open although its call is over, if there are
+    /// too many of them: each holds a connection.
+    pub(super) fn drop_lingering(&mut self) {
+        if self.exchanges.len() <= self.pending.len().saturating_add(LINGERING_MAX) {
+            return;
+        }
+        let oldest = self.exchanges.iter().find_map(|(exchange, held)| {
+            let Aim::Call(key) = held.aim else {
+                return None;
+            };
+            let is_over = !self.awaits(key, *exchange);
+            is_over.then_some((held.generation, *exchange))
+        });
+        if let Some((generation, exchange)) = oldest {
+            self.exchanges.remove(&exchange);
+            self.out.push_back(Output::Abort {
+                generation,
+                exchange,
+            });
+        }
+    }
+
+    /// Whether the answer to this call may still come on this exchange.
+    fn awaits(&self, key: CallKey, exchange: ExchangeId) -> bool {
+        self.pending.get(&key).is_some_and(
+            |pending| matches!(pending.place, Place::Sent { exchange: with, .. } if with == exchange),
+        )
     }
 
     fn on_call_ended(
         &mut self,
         now: Moment,
-        held: Exchange,
+        held: &Exchange,
         exchange: ExchangeId,
         key: CallKey,
         end: End,
     ) {
         let generation = held.generation;
-        let waits = self.pending.get(&key).is_some_and(
-            |pending| matches!(pending.place, Place::Sent { exchange: with, .. } if with == exchange),
-        );
-        if !waits {
+        if !self.awaits(key, exchange) {
             // Answered, cancelled or timed out: only the exchange was left.
             self.exchanges.remove(&exchange);
             return;
@@ -157,7 +238,7 @@ impl Upstream {
             End::StreamEnded {
                 last_event_id: Some(id),
                 retry,
-            } if held.resumed < self.config.settings.resume_attempts_max => {
+            } if held.may_resume(&id, self.config.settings.resume_attempts_max) => {
                 self.resume_stream(generation, exchange, id, retry);
             }
             other @ (End::Accepted
@@ -181,9 +262,16 @@ impl Upstream {
     ) {
         let route = self.route(generation);
         if let Some(held) = self.exchanges.get_mut(&exchange) {
-            held.resumed = held.resumed.saturating_add(1);
+            let is_news = held.from.as_ref() != Some(&last_event_id);
+            held.resumed = if is_news {
+                1
+            } else {
+                held.resumed.saturating_add(1)
+            };
+            held.from = Some(Arc::clone(&last_event_id));
         }
-        let delay = retry.unwrap_or(RESUME_PAUSE);
+        // A server that says 0 and closes at once would be asked without end.
+        let delay = retry.unwrap_or(RESUME_PAUSE).max(RETRY_MIN);
         self.out.push_back(Output::Resume {
             generation,
             exchange,
@@ -194,9 +282,9 @@ impl Upstream {
     }
 
     /// The verdict: refused, never sent, or unknown (DESIGN.md section 5, replay classes).
-    fn judge(&mut self, now: Moment, held: Exchange, key: CallKey, end: End) {
+    fn judge(&mut self, now: Moment, held: &Exchange, key: CallKey, end: End) {
         let generation = held.generation;
-        let taken = held.resumed > 0;
+        let taken = held.from.is_some();
         match end {
             End::NotSent { cause } if !taken => self.judge_unsent(now, generation, key, &cause),
             End::Refused(refusal) if !taken => self.judge_refused(now, generation, key, &refusal),
@@ -205,23 +293,22 @@ impl Upstream {
                 if loss::is_session_gone(&refusal, &self.route(generation)) {
                     self.lose_session(now, generation, &refusal);
                 }
-                self.judge_unknown(
-                    generation,
-                    key,
-                    FaultKind::OutcomeUnknown,
-                    &refusal.for_people(),
-                );
+                let fault = Fault::new(FaultKind::OutcomeUnknown).because(refusal.for_people());
+                self.judge_unknown(generation, key, fault);
             }
             End::NotSent { cause } | End::Broken { cause } => {
-                self.judge_unknown(generation, key, FaultKind::OutcomeUnknown, &cause);
+                let fault = Fault::new(FaultKind::OutcomeUnknown).because(cause);
+                self.judge_unknown(generation, key, fault);
             }
             End::StreamEnded { .. } => {
                 let cause = "the event stream ended before the answer";
-                self.judge_unknown(generation, key, FaultKind::OutcomeUnknown, cause);
+                let fault = Fault::new(FaultKind::OutcomeUnknown).because(cause);
+                self.judge_unknown(generation, key, fault);
             }
             End::Accepted | End::Complete => {
                 let cause = "the server's HTTP answer holds no answer to the request";
-                self.judge_unknown(generation, key, FaultKind::BadAnswer, cause);
+                let fault = Fault::new(FaultKind::BadAnswer).because(cause);
+                self.judge_unknown(generation, key, fault);
             }
         }
     }
@@ -229,8 +316,12 @@ impl Upstream {
     fn judge_unsent(&mut self, now: Moment, generation: Generation, key: CallKey, cause: &str) {
         if self.config.transport == Transport::Stdio {
             // The pipe is closed before the line began: the child is as good as gone.
+            let served = matches!(self.phase, Phase::Ready(ready) if ready == generation);
             self.leave_service(now, generation);
             self.retire(generation, "pipe closed");
+            if served {
+                self.note_state_loss(cause);
+            }
             // It did not run; but a server that closes every pipe gets it no third time (I5).
             if !self.replay(key, generation) {
                 self.fail(key, Fault::new(FaultKind::ServerUnreachable).because(cause));
@@ -260,13 +351,7 @@ impl Upstream {
     }
 
     /// It may have run: only what is safe to repeat goes once more.
-    pub(super) fn judge_unknown(
-        &mut self,
-        generation: Generation,
-        key: CallKey,
-        kind: FaultKind,
-        cause: &str,
-    ) {
+    fn judge_unknown(&mut self, generation: Generation, key: CallKey, fault: Fault) {
         let repeatable = self
             .pending
             .get(&key)
@@ -277,10 +362,7 @@ impl Upstream {
             }
             return;
         }
-        self.fail(
-            key,
-            Fault::new(kind).because(cause).outcome(Outcome::Unknown),
-        );
+        self.fail(key, fault.outcome(Outcome::Unknown));
     }
 
     fn judge_refused(
@@ -310,7 +392,9 @@ impl Upstream {
         match refusal.status {
             401 | 403 => self.judge_unauthorized(now, generation, key, &text),
             500.. => {
-                self.judge_unknown(generation, key, FaultKind::OutcomeUnknown, &text);
+                let mut fault = Fault::new(FaultKind::OutcomeUnknown).because(text);
+                fault.retry_after = refusal.retry_after;
+                self.judge_unknown(generation, key, fault);
             }
             _ => {
                 let mut fault = Fault::new(FaultKind::UpstreamRefused).because(text);
@@ -355,8 +439,7 @@ impl Upstream {
             self.fail_attempt(now, Failure::new(kind, cause));
             return;
         }
-        let served =
-            matches!(self.phase, crate::upstream::Phase::Ready(ready) if ready == generation);
+        let served = matches!(self.phase, Phase::Ready(ready) if ready == generation);
         self.leave_service(now, generation);
         self.emit(Event::Lost {
             generation,
@@ -378,7 +461,8 @@ impl Upstream {
             if never_ran {
                 self.fail(key, Fault::new(FaultKind::ServerStartFailed).because(cause));
             } else {
-                self.judge_unknown(generation, key, FaultKind::ServerExited, cause);
+                let fault = Fault::new(FaultKind::ServerExited).because(cause);
+                self.judge_unknown(generation, key, fault);
             }
         }
         if served {
@@ -388,7 +472,7 @@ impl Upstream {
 
     /// Whether this generation is the one that is being started.
     pub fn is_starting(&self, generation: Generation) -> bool {
-        matches!(&self.phase, crate::upstream::Phase::Starting(attempt) if attempt.generation == generation)
+        matches!(&self.phase, Phase::Starting(attempt) if attempt.generation == generation)
     }
 
     /// What the end of a handshake's exchange means for the attempt.

@@ -64,6 +64,7 @@ impl Upstream {
         };
         self.last_use = self.last_use.max(now);
         self.note_answered(generation);
+        self.drop_lingering();
         if self.observe(now, &pending, &message) {
             self.persist_change();
         }
@@ -137,7 +138,7 @@ impl Upstream {
             let mut body = Pieces::from(Bytes::from_static(br#"{"jsonrpc":"2.0","id":"#));
             body.push(id);
             body.push(Bytes::from_static(br#","result":{}}"#));
-            self.send_oneway(generation, body, Aim::Oneway);
+            self.send_oneway(now, generation, body, Aim::Oneway);
             return;
         }
         let related = self.related(now, exchange);

@@ -262,6 +262,7 @@ impl Upstream {
         if let (true, crate::upstream::Phase::Ready(generation)) = (due, &self.phase) {
             let generation = *generation;
             self.retire(generation, "idle");
+            self.note_state_loss("nobody used it for a while, so it was ended");
         }
     }
 

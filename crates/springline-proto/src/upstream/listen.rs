@@ -13,7 +13,7 @@ use crate::upstream::{Phase, Transport, Upstream};
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// The shortest pause that a server's `retry` gets.
-const RETRY_MIN: Duration = Duration::from_millis(100);
+pub(super) const RETRY_MIN: Duration = Duration::from_millis(100);
 
 /// The GET stream of one instance.
 #[derive(Clone, Debug, Default)]

@@ -127,6 +127,8 @@ pub struct Upstream {
     was_ready: bool,
     instances: BTreeMap<Generation, Instance>,
     exchanges: BTreeMap<ExchangeId, Exchange>,
+    /// Exchanges that await no answer, oldest first, and when each is given up.
+    deliveries: VecDeque<(Moment, ExchangeId)>,
     pending: BTreeMap<CallKey, Pending>,
     by_id: BTreeMap<UpstreamId, CallKey>,
     waiting: VecDeque<CallKey>,
@@ -169,6 +171,7 @@ impl Upstream {
             was_ready: false,
             instances: BTreeMap::new(),
             exchanges: BTreeMap::new(),
+            deliveries: VecDeque::new(),
             pending: BTreeMap::new(),
             by_id: BTreeMap::new(),
             waiting: VecDeque::new(),
@@ -213,7 +216,7 @@ impl Upstream {
             } => {
                 self.on_reply(now, generation, &id, &message);
             }
-            Input::Cancel { key, message } => self.on_cancel(key, message.as_ref()),
+            Input::Cancel { key, message } => self.on_cancel(now, key, message.as_ref()),
             Input::Asking { key, begins } => self.on_asking(now, key, begins),
             Input::Greet { hello } => {
                 if self.hello.is_none() {
@@ -334,7 +337,10 @@ impl Upstream {
             } => {
                 self.on_ended(now, generation, exchange, end);
             }
-            Input::Timer => self.expire_instances(now),
+            Input::Timer => {
+                self.expire_instances(now);
+                self.expire_deliveries(now);
+            }
             _ => {}
         }
         self.note_drained();
@@ -364,6 +370,7 @@ impl Upstream {
         for instance in self.instances.values() {
             consider(instance.next_deadline());
         }
+        consider(self.delivery_deadline());
         consider(self.linger_deadline());
         consider(self.idle_deadline());
         next
@@ -460,6 +467,7 @@ impl Upstream {
         self.expire_attempt(now);
         self.expire_calls(now);
         self.expire_instances(now);
+        self.expire_deliveries(now);
         self.stop_lingering(now);
         self.end_idle(now);
     }
@@ -483,6 +491,7 @@ impl Upstream {
     fn on_retire(&mut self) {
         if let Phase::Ready(generation) = self.phase {
             self.retire(generation, "restart");
+            self.note_state_loss("it was told to start afresh");
         }
     }
 

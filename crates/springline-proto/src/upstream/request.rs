@@ -129,13 +129,20 @@ impl Upstream {
             });
             return;
         };
-        self.send_oneway(generation, body, Aim::Oneway);
+        self.send_oneway(now, generation, body, Aim::Oneway);
     }
 
-    pub(super) fn send_oneway(&mut self, generation: Generation, body: Pieces, aim: Aim) {
+    pub(super) fn send_oneway(
+        &mut self,
+        now: Moment,
+        generation: Generation,
+        body: Pieces,
+        aim: Aim,
+    ) {
         let exchange = self.send(generation, body, Purpose::Oneway, false);
         self.exchanges
             .insert(exchange, Exchange::new(generation, aim));
+        self.await_delivery(now, exchange);
     }
 
     /// The client's answer to a question of the server, under the server's own id.
@@ -148,7 +155,7 @@ impl Upstream {
     ) {
         self.last_use = self.last_use.max(now);
         if self.instances.contains_key(&generation) && !self.is_ending(generation) {
-            self.send_oneway(generation, message.with_id(id), Aim::Oneway);
+            self.send_oneway(now, generation, message.with_id(id), Aim::Oneway);
         } else {
             self.emit(Event::Dropped {
                 generation,
@@ -163,9 +170,9 @@ impl Upstream {
         }
     }
 
-    pub(super) fn on_cancel(&mut self, key: CallKey, message: Option<&Message>) {
+    pub(super) fn on_cancel(&mut self, now: Moment, key: CallKey, message: Option<&Message>) {
         if let Some(pending) = self.give_up(key) {
-            self.cancel_upstream(&pending, message, "cancelled by the client");
+            self.cancel_upstream(now, &pending, message, "cancelled by the client");
         }
     }
 
@@ -192,7 +199,13 @@ impl Upstream {
     }
 
     /// Tells the server that nobody waits for this request any more.
-    fn cancel_upstream(&mut self, pending: &Pending, message: Option<&Message>, reason: &str) {
+    fn cancel_upstream(
+        &mut self,
+        now: Moment,
+        pending: &Pending,
+        message: Option<&Message>,
+        reason: &str,
+    ) {
         let Place::Sent {
             generation,
             id,
@@ -220,7 +233,7 @@ impl Upstream {
             Transport::Http => Aim::Cancel(exchange),
             Transport::Stdio => Aim::Oneway,
         };
-        self.send_oneway(generation, body, aim);
+        self.send_oneway(now, generation, body, aim);
     }
 
     /// Ends calls whose patience is over, and tries refused connections again.
@@ -239,18 +252,18 @@ impl Upstream {
             }
         }
         for key in expired {
-            self.expire(key);
+            self.expire(now, key);
         }
         for key in again {
             self.queue_again(key);
         }
     }
 
-    fn expire(&mut self, key: CallKey) {
+    fn expire(&mut self, now: Moment, key: CallKey) {
         let Some(pending) = self.give_up(key) else {
             return;
         };
-        self.cancel_upstream(&pending, None, "timed out");
+        self.cancel_upstream(now, &pending, None, "timed out");
         if !pending.is_internal() {
             let fault = Fault::new(FaultKind::CallTimeout).outcome(pending.outcome_if_dropped());
             self.tell_failed(key, fault, None);

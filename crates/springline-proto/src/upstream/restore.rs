@@ -10,6 +10,7 @@ use crate::call::{CallKey, Generation, Moment, SessionKey};
 use crate::json;
 use crate::message::{Kind, Message};
 use crate::method::{ListKind, Method};
+use crate::settings::{SUBSCRIPTION_BYTES_MAX, SUBSCRIPTIONS_MAX};
 use crate::upstream::Upstream;
 use crate::upstream::pending::{Pending, Task};
 use crate::upstream::port::SessionEvent;
@@ -67,6 +68,15 @@ impl Restore {
         *self = Self::default();
     }
 
+    /// Notes a subscription; says whether that is new. Beyond the bounds it is not made again after a
+    /// recovery (I8).
+    fn subscribe(&mut self, uri: Bytes) -> bool {
+        let held: usize = self.subscriptions.iter().map(Bytes::len).sum();
+        let fits = self.subscriptions.len() < SUBSCRIPTIONS_MAX
+            && held.saturating_add(uri.len()) <= SUBSCRIPTION_BYTES_MAX;
+        fits && self.subscriptions.insert(uri)
+    }
+
     pub(super) fn has_subscriptions(&self) -> bool {
         !self.subscriptions.is_empty()
     }
@@ -110,9 +120,7 @@ impl Upstream {
         // Copies, so that not the whole request is kept.
         let param = |name: &str| request.param(name).map(|raw| Bytes::copy_from_slice(&raw));
         match method {
-            Method::Subscribe => {
-                param("uri").is_some_and(|uri| self.restore.subscriptions.insert(uri))
-            }
+            Method::Subscribe => param("uri").is_some_and(|uri| self.restore.subscribe(uri)),
             Method::Unsubscribe => {
                 param("uri").is_some_and(|uri| self.restore.subscriptions.remove(&uri))
             }

@@ -56,6 +56,48 @@ fn stdio(script: &str) {
     play(Transport::Stdio, UpstreamSettings::default(), script);
 }
 
+/// The beginning of most scripts over HTTP: session A is open in generation 1.
+const OPENED_HTTP: &str = "
+    start 1
+    > open g1
+    g1 opened
+    > x1 to g1: initialize id 1 hello 1
+    x1 minted A
+    x1 result
+    > x2 to g1 session A: notifications/initialized
+    x1 done
+    x2 accepted
+    > started 1
+";
+
+/// The same with a child: generation 1 is ready.
+const OPENED_STDIO: &str = "
+    start 1
+    > open g1
+    g1 opened
+    > x1 to g1: initialize id 1 hello 1
+    x1 accepted
+    x1 result
+    > x2 to g1: notifications/initialized
+    x2 accepted
+    > started 1
+";
+
+/// Plays a script over HTTP after the handshake.
+fn opened_http(script: &str) {
+    http(&format!("{OPENED_HTTP}{script}"));
+}
+
+/// The same with a child.
+fn opened_stdio(script: &str) {
+    stdio(&format!("{OPENED_STDIO}{script}"));
+}
+
+/// The lines of each number, one after the other.
+fn each(numbers: std::ops::Range<u32>, lines: impl Fn(u32) -> String) -> String {
+    numbers.map(lines).collect::<Vec<_>>().join("\n")
+}
+
 fn play(transport: Transport, settings: UpstreamSettings, script: &str) {
     let mut machine = http_machine();
     machine.config.transport = transport;

@@ -1,26 +1,10 @@
 //! Children that exit, close their pipes, or never start.
 
-use super::stdio;
-
-const OPENED: &str = "
-    start 1
-    > open g1
-    g1 opened
-    > x1 to g1: initialize id 1 hello 1
-    x1 accepted
-    x1 result
-    > x2 to g1: notifications/initialized
-    x2 accepted
-    > started 1
-";
-
-fn opened(script: &str) {
-    stdio(&format!("{OPENED}{script}"));
-}
+use super::{opened_stdio, stdio};
 
 #[test]
 fn a_child_that_exits_in_mid_call_costs_that_call_and_no_other() {
-    opened(
+    opened_stdio(
         "
         call 2 tools/call a
         > x3 to g1: tools/call id 2
@@ -44,7 +28,7 @@ fn a_child_that_exits_in_mid_call_costs_that_call_and_no_other() {
 
 #[test]
 fn a_read_survives_the_exit_of_the_child() {
-    opened(
+    opened_stdio(
         "
         call 2 resources/read a
         > x3 to g1: resources/read id 2
@@ -65,11 +49,12 @@ fn a_read_survives_the_exit_of_the_child() {
 
 #[test]
 fn a_child_that_closes_every_pipe_is_not_asked_without_end() {
-    opened(
+    opened_stdio(
         "
         call 2 tools/call a
         > x3 to g1: tools/call id 2
         x3 unsent
+        > state lost
         > end g1
         > open g2
         g2 opened
@@ -79,6 +64,7 @@ fn a_child_that_closes_every_pipe_is_not_asked_without_end() {
         x5 accepted
         > x6 to g2: tools/call id 4
         x6 unsent
+        > state lost
         > failed 2 SERVER_UNREACHABLE not_executed: cut
         > end g2
     ",
@@ -124,7 +110,7 @@ fn nothing_enters_a_child_before_initialized_was_written() {
 
 #[test]
 fn an_answer_too_large_to_keep_was_executed() {
-    opened(
+    opened_stdio(
         "
         call 2 tools/call a
         > x3 to g1: tools/call id 2
@@ -136,11 +122,12 @@ fn an_answer_too_large_to_keep_was_executed() {
 
 #[test]
 fn late_words_of_an_ended_child_are_not_heard() {
-    opened(
+    opened_stdio(
         r#"
         call 2 tools/call a
         > x3 to g1: tools/call id 2
         retire
+        > state lost
         start 3
         > open g2
         g2 opened
@@ -162,11 +149,12 @@ fn late_words_of_an_ended_child_are_not_heard() {
 
 #[test]
 fn a_child_of_a_detached_session_is_ended_after_half_an_hour() {
-    opened(
+    opened_stdio(
         "
         attached off
         +1799s
         +1s
+        > state lost
         > end g1
         call 2 tools/call a
         > open g2

@@ -3,32 +3,16 @@
 use std::time::Duration;
 
 use super::{
-    CallKey, Fault, FaultKind, Generation, Hello, Input, Message, Moment, Output, http, stdio,
+    CallKey, Fault, FaultKind, Generation, Hello, Input, Message, Moment, Output, http,
+    opened_http, stdio,
 };
 use crate::call::SessionKey;
 use crate::settings::UpstreamSettings;
 use crate::upstream::{Drain, SessionEvent, Standby, Transport, Upstream, UpstreamConfig};
 
-const OPENED: &str = "
-    start 1
-    > open g1
-    g1 opened
-    > x1 to g1: initialize id 1 hello 1
-    x1 minted A
-    x1 result
-    > x2 to g1 session A: notifications/initialized
-    x1 done
-    x2 accepted
-    > started 1
-";
-
-fn opened(script: &str) {
-    http(&format!("{OPENED}{script}"));
-}
-
 #[test]
 fn a_call_in_flight_finishes_then_the_session_is_deleted_once() {
-    opened(
+    opened_http(
         "
         call 2 tools/call a
         > x3 to g1 session A: tools/call id 2
@@ -47,7 +31,7 @@ fn a_call_in_flight_finishes_then_the_session_is_deleted_once() {
 
 #[test]
 fn without_calls_the_end_comes_at_once() {
-    opened(
+    opened_http(
         "
         drain refuse
         > end g1 DELETE A
@@ -58,7 +42,7 @@ fn without_calls_the_end_comes_at_once() {
 
 #[test]
 fn a_call_keeps_its_own_deadline() {
-    opened(
+    opened_http(
         "
         call 2 tools/call a
         > x3 to g1 session A: tools/call id 2
@@ -96,7 +80,7 @@ fn what_was_not_sent_moves_and_a_start_under_way_is_given_up() {
 
 #[test]
 fn a_draining_machine_starts_nothing() {
-    opened(
+    opened_http(
         "
         call 2 tools/call a
         > x3 to g1 session A: tools/call id 2

@@ -1,34 +1,16 @@
 //! The end of an instance: last words arrive, and nothing else does.
 
-use super::{http, stdio};
-
-/// A handshake over HTTP, and what a client does before its input ends.
-const READY: &str = "
-    start 1
-    > open g1
-    g1 opened
-    > x1 to g1: initialize id 1 hello 1
-    x1 minted a
-    x1 result
-    > x2 to g1 session a: notifications/initialized
-    x1 done
-    x2 accepted
-    > started 1
-";
-
-fn ready_http(rest: &str) {
-    http(&format!("{READY}{rest}"));
-}
+use super::{opened_http, stdio};
 
 #[test]
 fn a_session_is_ended_only_after_a_notification_on_its_way_has_arrived() {
-    ready_http(
+    opened_http(
         "
         notify
-        > x3 to g1 session a: notifications/roots/list_changed
+        > x3 to g1 session A: notifications/roots/list_changed
         close end
         x3 accepted
-        > end g1 DELETE a
+        > end g1 DELETE A
         +60s
         ",
     );
@@ -36,14 +18,14 @@ fn a_session_is_ended_only_after_a_notification_on_its_way_has_arrived() {
 
 #[test]
 fn a_session_is_ended_when_a_last_notification_does_not_arrive_in_time() {
-    ready_http(
+    opened_http(
         "
         notify
-        > x3 to g1 session a: notifications/roots/list_changed
+        > x3 to g1 session A: notifications/roots/list_changed
         close end
         +1s
         +2s
-        > end g1 DELETE a
+        > end g1 DELETE A
         x3 accepted
         ",
     );
@@ -51,12 +33,12 @@ fn a_session_is_ended_when_a_last_notification_does_not_arrive_in_time() {
 
 #[test]
 fn nothing_enters_or_leaves_an_instance_that_waits_for_its_last_words() {
-    ready_http(
+    opened_http(
         "
         call 2 tools/call a
-        > x3 to g1 session a: tools/call id 2
+        > x3 to g1 session A: tools/call id 2
         notify
-        > x4 to g1 session a: notifications/roots/list_changed
+        > x4 to g1 session A: notifications/roots/list_changed
         close end
         > failed 2 SERVER_REMOVED unknown: -
         > abort x3
@@ -66,17 +48,17 @@ fn nothing_enters_or_leaves_an_instance_that_waits_for_its_last_words() {
         call 3 tools/call b
         > failed 3 SERVER_REMOVED not_executed: -
         x4 broken
-        > end g1 DELETE a
+        > end g1 DELETE A
         ",
     );
 }
 
 #[test]
 fn a_kept_session_waits_for_its_last_words_too_and_stays() {
-    ready_http(
+    opened_http(
         "
         notify
-        > x3 to g1 session a: notifications/roots/list_changed
+        > x3 to g1 session A: notifications/roots/list_changed
         close keep
         x3 accepted
         > end g1
@@ -86,20 +68,21 @@ fn a_kept_session_waits_for_its_last_words_too_and_stays() {
 
 #[test]
 fn a_cancellation_arrives_before_the_instance_that_it_is_for_is_ended() {
-    ready_http(
+    opened_http(
         "
         call 2 tools/call a
-        > x3 to g1 session a: tools/call id 2
+        > x3 to g1 session A: tools/call id 2
         cancel 2
-        > x4 to g1 session a: notifications/cancelled of 2
+        > x4 to g1 session A: notifications/cancelled of 2
         retire
+        > state lost
         > abort x3
         call 4 tools/call b
         > open g2
         g2 opened
         > x5 to g2: initialize id 3 hello 1
         x4 accepted
-        > end g1 DELETE a
+        > end g1 DELETE A
         ",
     );
 }

@@ -1,27 +1,10 @@
 //! Faults of the connection and of credentials, over HTTP.
 
-use super::http;
-
-const OPENED: &str = "
-    start 1
-    > open g1
-    g1 opened
-    > x1 to g1: initialize id 1 hello 1
-    x1 minted A
-    x1 result
-    > x2 to g1 session A: notifications/initialized
-    x1 done
-    x2 accepted
-    > started 1
-";
-
-fn opened(script: &str) {
-    http(&format!("{OPENED}{script}"));
-}
+use super::{each, http, opened_http};
 
 #[test]
 fn a_refused_connection_is_tried_again_until_the_wait_is_over() {
-    opened(
+    opened_http(
         "
         call 2 tools/call a
         > x3 to g1 session A: tools/call id 2
@@ -46,7 +29,7 @@ fn a_refused_connection_is_tried_again_until_the_wait_is_over() {
 
 #[test]
 fn a_read_of_unknown_outcome_goes_once_more_and_is_not_called_unexecuted() {
-    opened(
+    opened_http(
         "
         call 2 resources/read a
         > x3 to g1 session A: resources/read id 2
@@ -66,7 +49,7 @@ fn a_read_of_unknown_outcome_goes_once_more_and_is_not_called_unexecuted() {
 
 #[test]
 fn fresh_credentials_send_the_call_once_more_on_the_same_session() {
-    opened(
+    opened_http(
         "
         call 2 tools/call a
         > x3 to g1 session A: tools/call id 2
@@ -113,7 +96,7 @@ fn an_initialize_without_credentials_is_tried_once_more_with_fresh_ones() {
 
 #[test]
 fn a_stream_with_an_event_id_is_resumed_and_its_call_lives_on() {
-    opened(
+    opened_http(
         "
         call 2 tools/call a
         > x3 to g1 session A: tools/call id 2
@@ -136,7 +119,7 @@ fn a_stream_with_an_event_id_is_resumed_and_its_call_lives_on() {
 
 #[test]
 fn an_error_that_speaks_of_a_lost_session_is_passed_on_and_checked_by_one_ping() {
-    opened(
+    opened_http(
         "
         call 2 tools/call a
         > x3 to g1 session A: tools/call id 2
@@ -154,7 +137,7 @@ fn an_error_that_speaks_of_a_lost_session_is_passed_on_and_checked_by_one_ping()
 
 #[test]
 fn one_ping_at_a_time_finds_out_and_a_refused_connection_ends_it() {
-    opened(
+    opened_http(
         "
         call 2 tools/call a
         > x3 to g1 session A: tools/call id 2
@@ -182,7 +165,7 @@ fn one_ping_at_a_time_finds_out_and_a_refused_connection_ends_it() {
 
 #[test]
 fn the_npm_form_of_a_lost_session_is_recognised() {
-    opened(
+    opened_http(
         "
         call 2 tools/call a
         > x3 to g1 session A: tools/call id 2
@@ -247,7 +230,7 @@ fn the_get_stream_is_opened_again_and_never_a_verdict() {
 
 #[test]
 fn a_hanging_attempt_ends_by_its_own_deadline_and_the_next_caller_goes_on() {
-    opened(
+    opened_http(
         "
         call 2 tools/call a
         > x3 to g1 session A: tools/call id 2
@@ -338,4 +321,61 @@ fn the_first_handshakes_error_reaches_the_client_as_the_server_wrote_it() {
         > failed 1 SERVER_START_FAILED not_executed with the server's error: initialize: the server answered error -32602: no
     ",
     );
+}
+
+#[test]
+fn a_call_may_be_polled_for_without_end_as_long_as_events_come() {
+    let polls = each(0..20, |poll| {
+        format!("x3 ended e{poll}\n> resume x3 from e{poll} after 1s\n")
+    });
+    let stuck = each(0..4, |_| {
+        "x3 ended e19\n> resume x3 from e19 after 1s".to_owned()
+    });
+    opened_http(&format!(
+        "
+        call 2 tools/call a
+        > x3 to g1 session A: tools/call id 2
+        {polls}
+        {stuck}
+        x3 ended e19
+        > failed 2 OUTCOME_UNKNOWN unknown: the event stream ended before the answer
+    "
+    ));
+}
+
+#[test]
+fn what_a_server_never_accepts_is_given_up() {
+    opened_http(
+        "
+        notify
+        > x3 to g1 session A: notifications/roots/list_changed
+        call 2 tools/call a
+        > x4 to g1 session A: tools/call id 2
+        +30s
+        cancel 2
+        > x5 to g1 session A: notifications/cancelled of 2
+        +30s
+        > abort x3
+        +30s
+        > abort x5
+        > abort x4
+    ",
+    );
+}
+
+#[test]
+fn streams_that_stay_open_after_the_answer_are_dropped_when_there_are_many() {
+    let calls = each(2..40, |call| {
+        let exchange = call + 1;
+        let dropped = if call < 34 {
+            String::new()
+        } else {
+            format!("> abort x{}\n", call - 31)
+        };
+        format!(
+            "call {call} tools/call a\n> x{exchange} to g1 session A: tools/call id {call}\n\
+                 x{exchange} result\n{dropped}> answer {call}\n"
+        )
+    });
+    opened_http(&calls);
 }

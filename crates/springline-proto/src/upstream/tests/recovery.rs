@@ -1,30 +1,12 @@
 //! A server that lost the session, and every way in which getting a new one can fail.
 
-use super::{http, play};
+use super::{OPENED_HTTP, each, http, opened_http, play};
 use crate::settings::{ReplayPolicy, UpstreamSettings};
 use crate::upstream::Transport;
 
-fn opened(script: &str) {
-    http(&format!("{OPENED}{script}"));
-}
-
-/// The beginning of most scripts: session A is open in generation 1.
-const OPENED: &str = "
-    start 1
-    > open g1
-    g1 opened
-    > x1 to g1: initialize id 1 hello 1
-    x1 minted A
-    x1 result
-    > x2 to g1 session A: notifications/initialized
-    x1 done
-    x2 accepted
-    > started 1
-";
-
 #[test]
 fn a_lost_session_costs_one_handshake_and_each_refused_call_goes_once_more() {
-    opened(
+    opened_http(
         "
         call 2 tools/call a
         > x3 to g1 session A: tools/call id 2
@@ -53,7 +35,7 @@ fn a_lost_session_costs_one_handshake_and_each_refused_call_goes_once_more() {
 
 #[test]
 fn a_call_retries_after_an_incomplete_recovery_before_anything_else_is_sent() {
-    opened(
+    opened_http(
         "
         call 2 tools/call a
         > x3 to g1 session A: tools/call id 2
@@ -87,7 +69,7 @@ fn a_call_retries_after_an_incomplete_recovery_before_anything_else_is_sent() {
 
 #[test]
 fn a_queued_caller_does_not_use_an_incomplete_recovery() {
-    opened(
+    opened_http(
         "
         call 2 tools/call a
         > x3 to g1 session A: tools/call id 2
@@ -141,7 +123,7 @@ fn a_failed_initialize_leaves_the_session_recoverable_whatever_failed() {
         } else {
             ""
         };
-        opened(&format!(
+        opened_http(&format!(
             "
             call 2 tools/call a
             > x3 to g1 session A: tools/call id 2
@@ -173,7 +155,7 @@ fn a_failed_initialize_leaves_the_session_recoverable_whatever_failed() {
 
 #[test]
 fn repeated_failures_of_the_handshake_cost_one_attempt_for_each_call() {
-    opened(
+    opened_http(
         "
         call 2 tools/call a
         > x3 to g1 session A: tools/call id 2
@@ -212,22 +194,19 @@ fn repeated_failures_of_the_handshake_cost_one_attempt_for_each_call() {
 
 #[test]
 fn twelve_concurrent_callers_share_one_recovery() {
-    let lines = |calls: std::ops::Range<u32>, line: &dyn Fn(u32) -> String| {
-        calls.map(line).collect::<Vec<_>>().join("\n")
-    };
-    let first = lines(2..14, &|call| {
+    let first = each(2..14, |call| {
         let exchange = call + 1;
         format!("call {call} tools/call a\n> x{exchange} to g1 session A: tools/call id {call}")
     });
-    let refused = lines(4..15, &|exchange| format!("x{exchange} 404"));
-    let second = lines(2..14, &|call| {
+    let refused = each(4..15, |exchange| format!("x{exchange} 404"));
+    let second = each(2..14, |call| {
         let (exchange, id) = (call + 15, call + 13);
         format!("> x{exchange} to g2 session B: tools/call id {id}")
     });
-    let answers = lines(2..14, &|call| {
+    let answers = each(2..14, |call| {
         format!("x{} result\n> answer {call}", call + 15)
     });
-    opened(&format!(
+    opened_http(&format!(
         "
         {first}
         x3 404
@@ -249,7 +228,7 @@ fn twelve_concurrent_callers_share_one_recovery() {
 
 #[test]
 fn an_ambiguous_failure_is_never_sent_again_and_starts_nothing() {
-    opened(
+    opened_http(
         "
         call 2 tools/call a
         > x3 to g1 session A: tools/call id 2
@@ -282,7 +261,7 @@ fn an_ambiguous_failure_is_never_sent_again_and_starts_nothing() {
 
 #[test]
 fn a_server_that_always_forgets_neither_loops_nor_wedges() {
-    opened(
+    opened_http(
         "
         call 2 tools/call a
         > x3 to g1 session A: tools/call id 2
@@ -319,7 +298,7 @@ fn a_server_that_always_forgets_neither_loops_nor_wedges() {
 
 #[test]
 fn a_clients_initialize_during_a_recovery_becomes_that_recovery() {
-    opened(
+    opened_http(
         "
         call 2 tools/call a
         > x3 to g1 session A: tools/call id 2
@@ -349,7 +328,7 @@ fn a_clients_initialize_during_a_recovery_becomes_that_recovery() {
 
 #[test]
 fn a_clients_initialize_on_a_live_session_ends_it_when_its_calls_are_done() {
-    opened(
+    opened_http(
         "
         call 2 tools/call a
         > x3 to g1 session A: tools/call id 2
@@ -371,7 +350,7 @@ fn a_clients_initialize_on_a_live_session_ends_it_when_its_calls_are_done() {
 
 #[test]
 fn a_late_verdict_about_an_old_session_does_not_harm_the_new_one() {
-    opened(
+    opened_http(
         "
         call 2 tools/call a
         > x3 to g1 session A: tools/call id 2
@@ -400,7 +379,7 @@ fn a_late_verdict_about_an_old_session_does_not_harm_the_new_one() {
 
 #[test]
 fn a_slow_call_holds_up_neither_the_recovery_nor_other_calls() {
-    opened(
+    opened_http(
         "
         call 2 tools/call slow
         > x3 to g1 session A: tools/call id 2
@@ -427,7 +406,7 @@ fn a_slow_call_holds_up_neither_the_recovery_nor_other_calls() {
 
 #[test]
 fn a_recovery_outlives_the_caller_that_began_it() {
-    opened(
+    opened_http(
         "
         call 2 tools/call a
         > x3 to g1 session A: tools/call id 2
@@ -452,7 +431,7 @@ fn a_recovery_outlives_the_caller_that_began_it() {
 
 #[test]
 fn queued_callers_do_not_hammer_a_server_that_is_down() {
-    opened(
+    opened_http(
         "
         call 2 tools/call a
         > x3 to g1 session A: tools/call id 2
@@ -490,7 +469,7 @@ fn queued_callers_do_not_hammer_a_server_that_is_down() {
 
 #[test]
 fn what_was_set_up_is_set_up_again_before_new_calls() {
-    opened(
+    opened_http(
         r#"
         call 2 logging/setLevel info
         > x3 to g1 session A: logging/setLevel id 2
@@ -528,7 +507,7 @@ fn what_was_set_up_is_set_up_again_before_new_calls() {
 
 #[test]
 fn a_close_during_a_recovery_leaves_no_session_behind() {
-    opened(
+    opened_http(
         "
         call 2 tools/call a
         > x3 to g1 session A: tools/call id 2
@@ -556,7 +535,7 @@ fn only_trusted_tools_go_once_more_where_the_operator_says_so() {
         Transport::Http,
         settings,
         &format!(
-            "{OPENED}{}",
+            "{OPENED_HTTP}{}",
             r#"
         call 2 tools/list
         > x3 to g1 session A: tools/list id 2
@@ -598,4 +577,39 @@ fn a_loss_before_the_first_handshake_was_complete_is_an_error() {
         > x3 to g2: initialize id 2 hello 1
     ",
     );
+}
+
+#[test]
+fn no_more_subscriptions_are_made_again_than_are_remembered() {
+    let made = each(2..1005, |call| {
+        let exchange = call + 1;
+        format!(
+            "call {call} resources/subscribe u{call}\n\
+                 > x{exchange} to g1 session A: resources/subscribe id {call}\n\
+                 x{exchange} result\n> answer {call}\nx{exchange} done\n"
+        )
+    });
+    let again = each(0..1000, |at| {
+        let (exchange, id) = (at + 1009, at + 1007);
+        format!("> x{exchange} to g2 session B: resources/subscribe id {id}\n")
+    });
+    opened_http(&format!(
+        "
+        {made}
+        call 1005 tools/call a
+        > x1006 to g1 session A: tools/call id 1005
+        x1006 404
+        > state lost
+        > open g2
+        > end g1
+        g2 opened
+        > x1007 to g2: initialize id 1006 hello 1
+        x1007 minted B
+        x1007 result
+        > x1008 to g2 session B: notifications/initialized
+        x1008 accepted
+        {again}
+        > x2009 to g2 session B: tools/call id 2007
+    "
+    ));
 }

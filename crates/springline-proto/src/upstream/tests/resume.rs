@@ -1,40 +1,31 @@
 //! Scripts of a session that is resumed after a restart of the gateway: its first request, and
 //! whose the one chance is to turn a 401 into a new handshake (DESIGN.md section 5).
 
-use super::{Script, compare, http_machine};
+use super::{OPENED_HTTP, Script, compare, http_machine};
+use crate::call::Moment;
 use crate::upstream::{Record, Upstream};
 
-/// A handshake before the restart; the session has one subscription if the script says so.
-const BEFORE: &str = "
-    start 1
-    g1 opened
-    x1 minted a
-    x1 result
-    x1 done
-    x2 accepted
-";
+/// What a machine has at rest, and when, after a script whose outputs do not matter.
+fn at_rest_after(machine: Upstream, before: &str) -> (Record, Moment) {
+    let mut first = Script::new(machine);
+    let lines = before.lines().map(str::trim);
+    for line in lines.filter(|line| !line.is_empty() && !line.starts_with('>')) {
+        first.line(line, &mut String::new());
+    }
+    let bytes = first.record.expect("a record").encode();
+    (Record::decode(&bytes).unwrap(), first.now)
+}
 
 /// Plays `before` on one machine, then `script` on another that begins with its record.
 fn resumed_after(before: &str, script: &str) {
-    let mut first = Script::new(http_machine());
-    let mut out = String::new();
-    for line in before
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-    {
-        first.line(line, &mut out);
-    }
-    let bytes = first.record.expect("a record").encode();
-    let record = Record::decode(&bytes).unwrap();
-    let (config, now) = (http_machine().config, first.now);
-    let mut player = Script::new(Upstream::resume(config, record, now));
+    let (record, now) = at_rest_after(http_machine(), before);
+    let mut player = Script::new(Upstream::resume(http_machine().config, record, now));
     player.shows_rest = true;
     compare(player, script);
 }
 
 fn resumed(script: &str) {
-    resumed_after(BEFORE, script);
+    resumed_after(OPENED_HTTP, script);
 }
 
 #[test]
@@ -43,7 +34,7 @@ fn the_first_request_of_a_resumed_session_goes_on_it_and_is_its_proof() {
         "
         call 2 tools/call a
         > sent 2 to g1
-        > x1 to g1 session a: tools/call id 1
+        > x1 to g1 session A: tools/call id 1
         x1 result
         > answer 2
         ",
@@ -56,7 +47,7 @@ fn a_refused_first_request_leads_to_one_handshake_without_an_id_and_goes_once_mo
         "
         call 2 tools/call a
         > sent 2 to g1
-        > x1 to g1 session a: tools/call id 1
+        > x1 to g1 session A: tools/call id 1
         x1 401
         > read credentials
         credentials same
@@ -85,12 +76,12 @@ fn fresh_credentials_are_tried_on_the_same_session_first() {
         "
         call 2 tools/call a
         > sent 2 to g1
-        > x1 to g1 session a: tools/call id 1
+        > x1 to g1 session A: tools/call id 1
         x1 401
         > read credentials
         credentials changed
         > sent 2 to g1
-        > x2 to g1 session a: tools/call id 2
+        > x2 to g1 session A: tools/call id 2
         x2 result
         > answer 2
         ",
@@ -103,10 +94,10 @@ fn an_overlapping_refused_request_waits_for_the_owner_and_goes_once_to_the_new_g
         "
         call 2 tools/call a
         > sent 2 to g1
-        > x1 to g1 session a: tools/call id 1
+        > x1 to g1 session A: tools/call id 1
         call 3 tools/call b
         > sent 3 to g1
-        > x2 to g1 session a: tools/call id 2
+        > x2 to g1 session A: tools/call id 2
         x2 401
         > read credentials
         credentials same
@@ -142,10 +133,10 @@ fn an_overlapping_refused_request_fails_when_the_owner_is_answered() {
         "
         call 2 tools/call a
         > sent 2 to g1
-        > x1 to g1 session a: tools/call id 1
+        > x1 to g1 session A: tools/call id 1
         call 3 tools/call b
         > sent 3 to g1
-        > x2 to g1 session a: tools/call id 2
+        > x2 to g1 session A: tools/call id 2
         x2 403
         > read credentials
         credentials same
@@ -162,10 +153,10 @@ fn a_failure_of_the_owner_hands_the_chance_to_a_request_that_waits_for_it() {
         "
         call 2 tools/call a
         > sent 2 to g1
-        > x1 to g1 session a: tools/call id 1
+        > x1 to g1 session A: tools/call id 1
         call 3 tools/call b
         > sent 3 to g1
-        > x2 to g1 session a: tools/call id 2
+        > x2 to g1 session A: tools/call id 2
         x2 401
         > read credentials
         credentials same
@@ -186,14 +177,14 @@ fn a_cancel_of_the_owner_hands_the_chance_to_the_next_request_that_starts() {
         "
         call 2 tools/call a
         > sent 2 to g1
-        > x1 to g1 session a: tools/call id 1
+        > x1 to g1 session A: tools/call id 1
         cancel 2
-        > x2 to g1 session a: notifications/cancelled of 1
+        > x2 to g1 session A: notifications/cancelled of 1
         x2 accepted
         > abort x1
         call 3 tools/call b
         > sent 3 to g1
-        > x3 to g1 session a: tools/call id 2
+        > x3 to g1 session A: tools/call id 2
         x3 401
         > read credentials
         credentials same
@@ -210,10 +201,10 @@ fn the_success_of_a_request_that_started_later_does_not_spend_the_chance() {
         "
         call 2 tools/call a
         > sent 2 to g1
-        > x1 to g1 session a: tools/call id 1
+        > x1 to g1 session A: tools/call id 1
         call 3 tools/call b
         > sent 3 to g1
-        > x2 to g1 session a: tools/call id 2
+        > x2 to g1 session A: tools/call id 2
         x2 result
         > answer 3
         x1 401
@@ -229,14 +220,14 @@ fn the_success_of_a_request_that_started_later_does_not_spend_the_chance() {
 #[test]
 fn requests_of_our_own_neither_own_nor_spend_the_chance() {
     resumed_after(
-        &format!("{BEFORE} \n call 2 resources/subscribe a \n x3 result"),
+        &format!("{OPENED_HTTP} \n call 2 resources/subscribe a \n x3 result"),
         "
         attached on
-        > x1 to g1 session a: resources/subscribe id 1
+        > x1 to g1 session A: resources/subscribe id 1
         x1 result
         call 3 tools/call a
         > sent 3 to g1
-        > x2 to g1 session a: tools/call id 2
+        > x2 to g1 session A: tools/call id 2
         x2 401
         > read credentials
         credentials same
@@ -250,16 +241,16 @@ fn requests_of_our_own_neither_own_nor_spend_the_chance() {
 #[test]
 fn a_refusal_of_our_own_request_does_not_give_the_session_up() {
     resumed_after(
-        &format!("{BEFORE} \n call 2 resources/subscribe a \n x3 result"),
+        &format!("{OPENED_HTTP} \n call 2 resources/subscribe a \n x3 result"),
         "
         attached on
-        > x1 to g1 session a: resources/subscribe id 1
+        > x1 to g1 session A: resources/subscribe id 1
         x1 401
         > read credentials
         credentials same
         call 3 tools/call a
         > sent 3 to g1
-        > x2 to g1 session a: tools/call id 2
+        > x2 to g1 session A: tools/call id 2
         x2 result
         > answer 3
         ",
@@ -272,12 +263,12 @@ fn a_later_401_never_leads_to_a_handshake() {
         "
         call 2 tools/call a
         > sent 2 to g1
-        > x1 to g1 session a: tools/call id 1
+        > x1 to g1 session A: tools/call id 1
         x1 result
         > answer 2
         call 3 tools/call a
         > sent 3 to g1
-        > x2 to g1 session a: tools/call id 2
+        > x2 to g1 session A: tools/call id 2
         x2 401
         > read credentials
         credentials same
@@ -292,7 +283,7 @@ fn a_404_on_a_resumed_session_recovers_as_usual() {
         "
         call 2 tools/call a
         > sent 2 to g1
-        > x1 to g1 session a: tools/call id 1
+        > x1 to g1 session A: tools/call id 1
         x1 404
         > state lost
         > open g2
@@ -319,25 +310,25 @@ fn what_a_client_relies_on_is_at_rest_before_it_is_told() {
         "
         call 2 resources/subscribe a
         > sent 2 to g1
-        > x1 to g1 session a: resources/subscribe id 1
+        > x1 to g1 session A: resources/subscribe id 1
         x1 result
-        > keep g1 session a
+        > keep g1 session A
         > answer 2
         call 3 logging/setLevel info
         > sent 3 to g1
-        > x2 to g1 session a: logging/setLevel id 2
+        > x2 to g1 session A: logging/setLevel id 2
         x2 result
-        > keep g1 session a
+        > keep g1 session A
         > answer 3
         call 4 tools/list
         > sent 4 to g1
-        > x3 to g1 session a: tools/list id 3
+        > x3 to g1 session A: tools/list id 3
         x3 result {\"tools\":[]}
-        > keep g1 session a
+        > keep g1 session A
         > answer 4
         close end
         > forget
-        > end g1 DELETE a
+        > end g1 DELETE A
         ",
     );
 }
@@ -349,7 +340,7 @@ fn the_record_of_a_resumed_session_lets_go_of_it_before_it_is_ended() {
         start 2
         > open g2
         > keep g1 session none
-        > end g1 DELETE a
+        > end g1 DELETE A
         g2 opened
         > x1 to g2: initialize id 1 hello 1
         x1 minted b
@@ -367,12 +358,8 @@ fn the_record_of_a_resumed_session_lets_go_of_it_before_it_is_ended() {
 fn kept(script: &str) {
     let mut machine = http_machine();
     machine.keep_answer();
-    let mut first = Script::new(machine);
-    for line in BEFORE.trim().lines() {
-        first.line(line.trim(), &mut String::new());
-    }
-    let record = Record::decode(&first.record.expect("a record").encode()).unwrap();
-    let mut machine = Upstream::resume(http_machine().config, record, first.now);
+    let (record, now) = at_rest_after(machine, OPENED_HTTP);
+    let mut machine = Upstream::resume(http_machine().config, record, now);
     machine.keep_answer();
     let mut player = Script::new(machine);
     player.shows_rest = true;
@@ -388,7 +375,7 @@ fn a_client_that_comes_back_as_it_was_is_answered_from_the_record_and_its_reques
         attached on
         call 3 tools/call a
         > sent 3 to g1
-        > x1 to g1 session a: tools/call id 1
+        > x1 to g1 session A: tools/call id 1
         x1 404
         > state lost
         > open g2
@@ -416,7 +403,7 @@ fn a_client_that_comes_back_and_starts_over_has_used_up_what_was_kept_for_it() {
         start 3
         > open g2
         > keep g1 session none
-        > end g1 DELETE a
+        > end g1 DELETE A
         ",
     );
 }
@@ -425,13 +412,9 @@ fn a_client_that_comes_back_and_starts_over_has_used_up_what_was_kept_for_it() {
 fn another_client_ends_the_kept_session_and_its_failed_start_is_no_recovery() {
     let mut machine = http_machine();
     machine.keep_answer();
-    let mut first = Script::new(machine);
-    for line in BEFORE.trim().lines() {
-        first.line(line.trim(), &mut String::new());
-    }
-    let mut record = first.record.expect("a record");
+    let (mut record, now) = at_rest_after(machine, OPENED_HTTP);
     record.hello = r#"{"hello":"other"}"#.into();
-    let mut machine = Upstream::resume(http_machine().config, record, first.now);
+    let mut machine = Upstream::resume(http_machine().config, record, now);
     machine.keep_answer();
     let mut player = Script::new(machine);
     player.shows_rest = true;
@@ -441,7 +424,7 @@ fn another_client_ends_the_kept_session_and_its_failed_start_is_no_recovery() {
         start 2
         > open g2
         > keep g1 session none
-        > end g1 DELETE a
+        > end g1 DELETE A
         g2 opened
         > x1 to g2: initialize id 1 hello 1
         x1 500

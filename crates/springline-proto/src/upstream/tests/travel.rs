@@ -1,27 +1,10 @@
 //! What travels both ways besides calls: questions, progress, cancellation.
 
-use super::{http, stdio};
-
-const OPENED: &str = "
-    start 1
-    > open g1
-    g1 opened
-    > x1 to g1: initialize id 1 hello 1
-    x1 minted A
-    x1 result
-    > x2 to g1 session A: notifications/initialized
-    x1 done
-    x2 accepted
-    > started 1
-";
-
-fn opened(script: &str) {
-    http(&format!("{OPENED}{script}"));
-}
+use super::{opened_http, stdio};
 
 #[test]
 fn progress_comes_back_under_the_clients_own_token() {
-    opened(
+    opened_http(
         r#"
         call 2 tools/call a "t\u0041"
         > x3 to g1 session A: tools/call id 2
@@ -36,7 +19,7 @@ fn progress_comes_back_under_the_clients_own_token() {
 
 #[test]
 fn a_cancelled_call_tells_the_server_and_its_late_answer_is_dropped() {
-    opened(
+    opened_http(
         "
         call 2 tools/call a
         > x3 to g1 session A: tools/call id 2
@@ -51,7 +34,7 @@ fn a_cancelled_call_tells_the_server_and_its_late_answer_is_dropped() {
 
 #[test]
 fn a_call_that_times_out_is_cancelled_upstream() {
-    opened(
+    opened_http(
         r#"
         call 2 tools/call a
         > x3 to g1 session A: tools/call id 2
@@ -71,7 +54,7 @@ fn a_call_that_times_out_is_cancelled_upstream() {
 
 #[test]
 fn a_question_names_its_call_and_its_answer_goes_to_who_asked() {
-    opened(
+    opened_http(
         r#"
         call 2 tools/call a
         > x3 to g1 session A: tools/call id 2
@@ -88,7 +71,7 @@ fn a_question_names_its_call_and_its_answer_goes_to_who_asked() {
 
 #[test]
 fn after_a_close_everything_is_refused_and_nothing_is_left() {
-    opened(
+    opened_http(
         "
         call 2 tools/call a
         > x3 to g1 session A: tools/call id 2
@@ -117,6 +100,7 @@ fn a_restart_lets_calls_finish_and_the_next_one_starts_afresh() {
         call 2 tools/call a
         > x3 to g1: tools/call id 2
         retire
+        > state lost
         call 3 tools/call b
         > open g2
         x3 result
