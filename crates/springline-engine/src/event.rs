@@ -12,7 +12,8 @@ use tokio::sync::broadcast;
 
 use crate::clock;
 
-/// Events that are kept for `springline events`; older ones are dropped.
+/// Events that are kept for `springline events` unless the operator says otherwise; older ones are
+/// dropped.
 pub const KEPT_MAX: usize = 10_000;
 
 /// Events that a follower may be behind before it loses some.
@@ -32,6 +33,7 @@ pub struct Record {
 pub struct Events {
     /// Held for a push or a copy; never across an await.
     kept: Mutex<Kept>,
+    kept_max: usize,
     follow: broadcast::Sender<Record>,
 }
 
@@ -43,16 +45,16 @@ struct Kept {
     counts: BTreeMap<&'static str, u64>,
 }
 
-impl Default for Events {
-    fn default() -> Self {
+impl Events {
+    /// A log that keeps so many events, at least one.
+    pub fn new(kept_max: usize) -> Self {
         Self {
             kept: Mutex::default(),
+            kept_max: kept_max.max(1),
             follow: broadcast::channel(FOLLOW_MAX).0,
         }
     }
-}
 
-impl Events {
     /// Records an event under one of the names of the list below.
     pub fn record(&self, name: &'static str, mut facts: Map<String, Value>) {
         let since = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -66,7 +68,7 @@ impl Events {
         let number = kept.next;
         kept.next += 1;
         *kept.counts.entry(name).or_default() += 1;
-        if kept.records.len() >= KEPT_MAX {
+        if kept.records.len() >= self.kept_max {
             kept.records.pop_front();
         }
         let record = Record {
@@ -234,12 +236,12 @@ mod tests {
 
     #[test]
     fn the_oldest_events_leave_first() {
-        let events = Events::default();
-        for _ in 0..=KEPT_MAX {
+        let events = Events::new(7);
+        for _ in 0..=7 {
             events.record("session.opened", Map::new());
         }
         let kept = events.kept();
-        assert_eq!(kept.len(), KEPT_MAX);
+        assert_eq!(kept.len(), 7);
         assert_eq!(kept.first().map(|record| record.number), Some(1));
     }
 }

@@ -1,8 +1,11 @@
 //! The defaults that the machines work with: one place, with the source of each number.
 //!
-//! The configuration overrides them (DESIGN.md section 3.2); a value here is the built-in one.
+//! The configuration overrides them (DESIGN.md section 3.2) and takes its own defaults from here.
 
 use std::time::Duration;
+
+/// The largest message that is taken, in bytes, in either direction and on every transport.
+pub const BODY_MAX: usize = 64 * 1024 * 1024;
 
 /// Subscriptions to resources that are remembered of one session with one server, and the bytes of
 /// their URIs: what is remembered goes into a record each time (I8).
@@ -31,7 +34,7 @@ pub struct UpstreamSettings {
     pub idle_timeout: Option<Duration>,
     /// The GET stream stays open this long after the last request.
     pub listen_linger: Duration,
-    /// Attempts to resume one broken stream by GET.
+    /// Attempts to resume one broken stream by GET behind the same event.
     pub resume_attempts_max: u32,
     /// Pages that are read of one list of an upstream.
     pub list_pages_max: u32,
@@ -69,25 +72,30 @@ pub enum StateLossPolicy {
     Fail,
 }
 
+impl UpstreamSettings {
+    /// What holds when nobody says anything.
+    pub const DEFAULT: Self = Self {
+        start_timeout: Duration::from_mins(1),
+        reconnect_wait: Duration::from_secs(10),
+        reconnect_pause: (Duration::from_millis(50), Duration::from_secs(1)),
+        recovery_backoff: (Duration::from_millis(100), Duration::from_secs(5)),
+        call_timeout: Duration::from_hours(1),
+        call_timeout_max: Duration::from_hours(24),
+        detached_idle: Duration::from_mins(30),
+        idle_timeout: None,
+        listen_linger: Duration::from_mins(5),
+        resume_attempts_max: 5,
+        list_pages_max: 100,
+        waiting_max: 256,
+        replay: ReplayPolicy::AfterSessionLoss,
+        safe_tools: Vec::new(),
+        on_state_loss: StateLossPolicy::Notify,
+    };
+}
+
 impl Default for UpstreamSettings {
     fn default() -> Self {
-        Self {
-            start_timeout: Duration::from_mins(1),
-            reconnect_wait: Duration::from_secs(10),
-            reconnect_pause: (Duration::from_millis(50), Duration::from_secs(1)),
-            recovery_backoff: (Duration::from_millis(100), Duration::from_secs(5)),
-            call_timeout: Duration::from_hours(1),
-            call_timeout_max: Duration::from_hours(24),
-            detached_idle: Duration::from_mins(30),
-            idle_timeout: None,
-            listen_linger: Duration::from_mins(5),
-            resume_attempts_max: 5,
-            list_pages_max: 100,
-            waiting_max: 256,
-            replay: ReplayPolicy::default(),
-            safe_tools: Vec::new(),
-            on_state_loss: StateLossPolicy::default(),
-        }
+        Self::DEFAULT
     }
 }
 
@@ -115,18 +123,23 @@ pub struct SessionSettings {
     pub redelivery_age_max: Duration,
 }
 
+impl SessionSettings {
+    /// What holds when nobody says anything.
+    pub const DEFAULT: Self = Self {
+        stream_after: Duration::from_millis(500),
+        pending_max: 256,
+        held_max: 64,
+        ask_wait: Duration::from_secs(5),
+        ask_timeout: Duration::from_hours(1),
+        list_wait: Duration::from_secs(10),
+        redelivery_events_max: 1000,
+        redelivery_bytes_max: 16 * 1024 * 1024,
+        redelivery_age_max: Duration::from_hours(1),
+    };
+}
+
 impl Default for SessionSettings {
     fn default() -> Self {
-        Self {
-            stream_after: Duration::from_millis(500),
-            pending_max: 256,
-            held_max: 64,
-            ask_wait: Duration::from_secs(5),
-            ask_timeout: Duration::from_hours(1),
-            list_wait: Duration::from_secs(10),
-            redelivery_events_max: 1000,
-            redelivery_bytes_max: 16 * 1024 * 1024,
-            redelivery_age_max: Duration::from_hours(1),
-        }
+        Self::DEFAULT
     }
 }

@@ -2,7 +2,17 @@
 //!
 //! The parser, `docs/config.md`, the JSON Schema, the environment variables and the hints for
 //! unknown keys all derive from it, so none of them can know a key that the others do not. It owns
-//! names, kinds, defaults and words; it must not know how a value is read.
+//! names, kinds and words; defaults of machines and drivers it takes from them. It must not know how a
+//! value is read.
+
+use std::time::Duration;
+
+use springline_proto::settings::{BODY_MAX, SessionSettings, UpstreamSettings};
+
+use crate::downstream::setting::HEARTBEAT;
+use crate::event::KEPT_MAX;
+use crate::upstream::http::DELETE_TIMEOUT;
+use crate::upstream::stdio::LINE_BUFFERS_MAX;
 
 /// In which object a key stands.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -78,11 +88,20 @@ pub struct Declaration {
     pub text: &'static str,
 }
 
-const MIB: u64 = 1 << 20;
+/// The defaults of the machines.
+const UPSTREAM: &UpstreamSettings = &UpstreamSettings::DEFAULT;
+const SESSION: &SessionSettings = &SessionSettings::DEFAULT;
+
+const fn span(span: Duration) -> Preset {
+    Preset::Ms(span.as_secs() * SECOND + span.subsec_millis() as u64)
+}
+
+const fn number(number: usize) -> Preset {
+    Preset::Number(number as u64)
+}
+
 const SECOND: u64 = 1000;
-const MINUTE: u64 = 60 * SECOND;
-const HOUR: u64 = 60 * MINUTE;
-const DAY: u64 = 24 * HOUR;
+const DAY: u64 = 24 * 60 * 60 * SECOND;
 
 const fn top(
     key: &'static str,
@@ -149,7 +168,9 @@ pub const DECLARATIONS: &[Declaration] = &[
         "allowedHosts",
         "SPRINGLINE_ALLOWED_HOSTS",
         Kind::List,
-        Preset::Nothing("loopback names and the listener's own address only"),
+        Preset::Nothing(
+            "loopback names; on an address that other machines reach, where a token is needed, any",
+        ),
         "lists further values of `Host` that are let in (in the environment: with commas)",
     ),
     top(
@@ -181,21 +202,21 @@ pub const DECLARATIONS: &[Declaration] = &[
         "bodyMax",
         "SPRINGLINE_BODY_MAX",
         Kind::Bytes,
-        Preset::Number(64 * MIB),
+        number(BODY_MAX),
         "is the largest message that is taken, in either direction and on every transport",
     ),
     top(
         "streamAfter",
         "SPRINGLINE_STREAM_AFTER",
         Kind::DurationOrZero,
-        Preset::Ms(500),
+        span(SESSION.stream_after),
         "is how long an HTTP call waits for its answer before it is answered as a stream",
     ),
     top(
         "heartbeat",
         "SPRINGLINE_HEARTBEAT",
         Kind::Duration,
-        Preset::Ms(15 * SECOND),
+        span(HEARTBEAT),
         "is the silence on a stream after which a comment is sent",
     ),
     top(
@@ -216,7 +237,7 @@ pub const DECLARATIONS: &[Declaration] = &[
         "pendingMax",
         "SPRINGLINE_PENDING_MAX",
         Kind::Count,
-        Preset::Number(256),
+        number(SESSION.pending_max),
         "is the number of unanswered requests in one session",
     ),
     top(
@@ -230,77 +251,77 @@ pub const DECLARATIONS: &[Declaration] = &[
         "childIdle",
         "SPRINGLINE_CHILD_IDLE",
         Kind::Duration,
-        Preset::Ms(30 * MINUTE),
+        span(UPSTREAM.detached_idle),
         "is how long the children of a session without an attached client are kept",
     ),
     top(
         "listWait",
         "SPRINGLINE_LIST_WAIT",
         Kind::DurationOrZero,
-        Preset::Ms(10 * SECOND),
+        span(SESSION.list_wait),
         "is how long a list on `/mcp` waits for servers that were never listed before",
     ),
     top(
         "askTimeout",
         "SPRINGLINE_ASK_TIMEOUT",
         Kind::Duration,
-        Preset::Ms(HOUR),
+        span(SESSION.ask_timeout),
         "is how long a client may take to answer a question of a server; the call's own clock stands still meanwhile",
     ),
     top(
         "deleteTimeout",
         "SPRINGLINE_DELETE_TIMEOUT",
         Kind::Duration,
-        Preset::Ms(5 * SECOND),
+        span(DELETE_TIMEOUT),
         "is the time for the one DELETE that ends a session with a server",
     ),
     top(
         "backoffMin",
         "SPRINGLINE_BACKOFF_MIN",
         Kind::Duration,
-        Preset::Ms(100),
+        span(UPSTREAM.recovery_backoff.0),
         "is the pause after the first failed recovery; each further one doubles it",
     ),
     top(
         "backoffMax",
         "SPRINGLINE_BACKOFF_MAX",
         Kind::Duration,
-        Preset::Ms(5 * SECOND),
+        span(UPSTREAM.recovery_backoff.1),
         "is the longest pause between two recoveries",
     ),
     top(
         "redeliveryEvents",
         "SPRINGLINE_REDELIVERY_EVENTS",
         Kind::Count,
-        Preset::Number(1000),
+        number(SESSION.redelivery_events_max),
         "is the number of stream events that a session keeps for redelivery",
     ),
     top(
         "redeliveryBytes",
         "SPRINGLINE_REDELIVERY_BYTES",
         Kind::Bytes,
-        Preset::Number(16 * MIB),
+        number(SESSION.redelivery_bytes_max),
         "is the size of the stream events that a session keeps for redelivery",
     ),
     top(
         "redeliveryAge",
         "SPRINGLINE_REDELIVERY_AGE",
         Kind::Duration,
-        Preset::Ms(HOUR),
+        span(SESSION.redelivery_age_max),
         "is how long stream events are kept for redelivery",
     ),
     top(
         "lineBuffers",
         "SPRINGLINE_LINE_BUFFERS",
         Kind::Bytes,
-        Preset::Number(256 * MIB),
+        number(LINE_BUFFERS_MAX),
         "is the size of the unfinished lines of all stdio peers together",
     ),
     top(
         "eventsMax",
         "SPRINGLINE_EVENTS_MAX",
         Kind::Count,
-        Preset::Number(10_000),
+        number(KEPT_MAX),
         "is the number of events that `springline events` can look back",
     ),
     top(
@@ -315,28 +336,28 @@ pub const DECLARATIONS: &[Declaration] = &[
         "startTimeout",
         "SPRINGLINE_START_TIMEOUT",
         Kind::Duration,
-        Preset::Ms(60 * SECOND),
+        span(UPSTREAM.start_timeout),
         "is the time that a server has to start and shake hands",
     ),
     top(
         "callTimeout",
         "SPRINGLINE_CALL_TIMEOUT",
         Kind::Duration,
-        Preset::Ms(HOUR),
+        span(UPSTREAM.call_timeout),
         "is the silence on a call after which it is given up",
     ),
     top(
         "callTimeoutMax",
         "SPRINGLINE_CALL_TIMEOUT_MAX",
         Kind::Duration,
-        Preset::Ms(24 * HOUR),
+        span(UPSTREAM.call_timeout_max),
         "is the longest that a call may take, however much it reports progress",
     ),
     top(
         "reconnectWait",
         "SPRINGLINE_RECONNECT_WAIT",
         Kind::DurationOrZero,
-        Preset::Ms(10 * SECOND),
+        span(UPSTREAM.reconnect_wait),
         "is how long a refused connection is tried again",
     ),
     // A server entry: the keys that hosts share.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use indexmap::IndexMap;
+use springline_proto::settings::{ReplayPolicy, StateLossPolicy};
 
 use super::build::Parts;
 use super::default::{DECLARATIONS, Home, declaration};
@@ -57,41 +58,17 @@ pub enum Scope {
     Session,
 }
 
-/// Which refused calls are sent once more after the server lost its session.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Replay {
-    /// All: the server refused them, so none was executed.
-    #[default]
-    AfterSessionLoss,
-    /// Only tools whose annotations call them read-only or idempotent.
-    Annotated,
-    /// None.
-    Never,
-}
-
-/// What a client learns when the in-session state of a server is lost.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum OnStateLoss {
-    /// A log message.
-    #[default]
-    Notify,
-    /// Nothing.
-    Hide,
-    /// An error for the call that met the loss.
-    Fail,
-}
-
 /// How the calls of one entry are treated. All of it may change while instances live.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct EntryOptions {
     /// What an instance belongs to.
     pub scope: Scope,
     /// Which refused calls are sent once more.
-    pub replay: Replay,
+    pub replay: ReplayPolicy,
     /// Tools that may be run again when it is unknown whether they ran.
     pub safe_tools: Vec<String>,
     /// What a client learns of lost state.
-    pub on_state_loss: OnStateLoss,
+    pub on_state_loss: StateLossPolicy,
     /// Time to start and shake hands.
     pub start_timeout: Duration,
     /// Silence on a call after which it is given up.
@@ -109,9 +86,9 @@ impl EntryOptions {
     pub fn from_settings(settings: &Settings) -> EntryOptions {
         EntryOptions {
             scope: Scope::default(),
-            replay: Replay::default(),
+            replay: ReplayPolicy::default(),
             safe_tools: Vec::new(),
-            on_state_loss: OnStateLoss::default(),
+            on_state_loss: StateLossPolicy::default(),
             start_timeout: settings.start_timeout,
             call_timeout: settings.call_timeout,
             call_timeout_max: settings.call_timeout_max,
@@ -133,16 +110,16 @@ impl EntryOptions {
                 }
                 ("replay", Given::Text(text)) => {
                     self.replay = match text.as_str() {
-                        "annotated" => Replay::Annotated,
-                        "never" => Replay::Never,
-                        _ => Replay::AfterSessionLoss,
+                        "annotated" => ReplayPolicy::Annotated,
+                        "never" => ReplayPolicy::Never,
+                        _ => ReplayPolicy::AfterSessionLoss,
                     };
                 }
                 ("onStateLoss", Given::Text(text)) => {
                     self.on_state_loss = match text.as_str() {
-                        "hide" => OnStateLoss::Hide,
-                        "fail" => OnStateLoss::Fail,
-                        _ => OnStateLoss::Notify,
+                        "hide" => StateLossPolicy::Hide,
+                        "fail" => StateLossPolicy::Fail,
+                        _ => StateLossPolicy::Notify,
                     };
                 }
                 ("safeTools", Given::List(tools)) => self.safe_tools.clone_from(tools),

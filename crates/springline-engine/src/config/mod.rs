@@ -36,7 +36,7 @@ use indexmap::IndexMap;
 pub use self::definition::{
     Auth, Ca, Definition, HttpDefinition, RESERVED_HEADERS, StdioDefinition, sanitised_url,
 };
-pub use self::entry::{Entry, EntryOptions, OnStateLoss, Replay, Scope};
+pub use self::entry::{Entry, EntryOptions, Scope};
 pub use self::environment::{Environment, ProcessEnvironment, ReadError};
 pub use self::identity::Identity;
 pub use self::place::{ConfigError, EntryError, Note, Place, Problem, ProblemKind};

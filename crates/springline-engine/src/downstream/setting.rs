@@ -7,6 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
+use springline_proto::settings::BODY_MAX;
+
+/// The pause after which a silent stream carries a comment. Load balancers cut silent streams after
+/// 60 s; some runtimes much later.
+pub const HEARTBEAT: Duration = Duration::from_secs(15);
 
 /// The settings of all listeners and of the socket.
 #[derive(Clone, Debug)]
@@ -38,10 +43,8 @@ impl Default for HttpSettings {
             allowed_origins: Vec::new(),
             cors: false,
             tokens: Vec::new(),
-            // DESIGN.md section 3.2.
-            body_max: 64 * 1024 * 1024,
-            // Load balancers cut silent streams after 60 s; some runtimes much later.
-            heartbeat: Duration::from_secs(15),
+            body_max: BODY_MAX,
+            heartbeat: HEARTBEAT,
             write_patience: Duration::from_mins(1),
             read_patience: Duration::from_mins(1),
             // Longer than the keep-alive pools of usual clients (Node.js 5 s, undici 4 s, hyper 90 s).

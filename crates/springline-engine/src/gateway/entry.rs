@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use springline_proto::call::Generation;
-use springline_proto::settings::{ReplayPolicy, StateLossPolicy, UpstreamSettings};
+use springline_proto::settings::UpstreamSettings;
 use springline_proto::upstream::{Output, Transport};
 
 use super::credential::http_spec;
 use super::rest::Rest;
-use crate::config::{Definition, Entry, OnStateLoss, Replay, Secret, Settings};
+use crate::config::{Definition, Entry, Secret, Settings};
 use crate::event::Events;
 use crate::upstream::http::{HttpLimits, HttpShared, HttpTransport};
-use crate::upstream::stdio::{ChildSpec, ChildView, StdioLimits, StdioTransport};
+use crate::upstream::stdio::{ChildSpec, ChildView, LineBudget, StdioLimits, StdioTransport};
 use crate::upstream::{Sink, launcher_problem};
 
 /// A server entry as the gateway uses it.
@@ -80,17 +80,9 @@ fn upstream_settings(entry: &Entry, settings: &Settings) -> UpstreamSettings {
         detached_idle: settings.child_idle,
         idle_timeout: options.idle_timeout,
         waiting_max: settings.pending_max,
-        replay: match options.replay {
-            Replay::AfterSessionLoss => ReplayPolicy::AfterSessionLoss,
-            Replay::Annotated => ReplayPolicy::Annotated,
-            Replay::Never => ReplayPolicy::Never,
-        },
+        replay: options.replay,
         safe_tools: options.safe_tools.clone(),
-        on_state_loss: match options.on_state_loss {
-            OnStateLoss::Notify => StateLossPolicy::Notify,
-            OnStateLoss::Hide => StateLossPolicy::Hide,
-            OnStateLoss::Fail => StateLossPolicy::Fail,
-        },
+        on_state_loss: options.on_state_loss,
         ..UpstreamSettings::default()
     }
 }
@@ -298,6 +290,7 @@ impl Limits {
         Self {
             stdio: StdioLimits {
                 frame_max: settings.body_max,
+                line_budget: LineBudget::new(settings.line_buffers),
                 ..StdioLimits::default()
             },
             http: HttpLimits {

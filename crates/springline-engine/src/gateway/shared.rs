@@ -69,7 +69,7 @@ impl Shared {
         rest: Rest,
     ) -> Arc<Self> {
         Arc::new(Self {
-            events: Arc::default(),
+            events: Arc::new(Events::new(settings.events_max)),
             timer: Arc::default(),
             starts: Arc::new(Semaphore::new(settings.concurrent_starts.max(1))),
             settings: RwLock::new(settings),
@@ -92,7 +92,10 @@ impl Shared {
     /// Other settings for what comes from now on.
     pub(super) fn configure(&self, settings: Arc<Settings>) {
         let mut limits = self.limits.write();
+        // One for all children, those of before the reload, too.
+        let budget = Arc::clone(&limits.stdio.line_budget);
         *limits = Limits::new(&settings, Arc::clone(&limits.http_shared));
+        limits.stdio.line_budget = budget;
         *self.settings.write() = settings;
     }
 

@@ -17,10 +17,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use springline_proto::call::{ExchangeId, Generation};
 use springline_proto::json::Pieces;
+use springline_proto::settings::BODY_MAX;
 use springline_proto::upstream::{End, Input};
 use tokio::sync::{mpsc, watch};
 
-pub use self::budget::LineBudget;
+pub use self::budget::{LINE_BUFFERS_MAX, LineBudget};
 use self::instance::Instance;
 use self::writer::Outgoing;
 use super::Sink;
@@ -50,17 +51,17 @@ pub struct StdioLimits {
 }
 
 impl Default for StdioLimits {
-    /// DESIGN.md section 3.2; the graces are those that hosts commonly give.
+    /// The graces are those that hosts commonly give.
     fn default() -> Self {
         Self {
-            frame_max: 64 * 1024 * 1024,
+            frame_max: BODY_MAX,
             queue_max: 1024,
             queue_bytes_max: 128 * 1024 * 1024,
             stdin_grace: Duration::from_secs(2),
             term_grace: Duration::from_secs(3),
             kill_grace: Duration::from_secs(2),
             exit_drain: Duration::from_millis(500),
-            line_budget: LineBudget::of_process(),
+            line_budget: LineBudget::new(LINE_BUFFERS_MAX),
         }
     }
 }

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use springline_proto::settings::{ReplayPolicy, StateLossPolicy};
+
 use super::{Machine, entry, http as definition, loaded, refusal, stdio};
-use crate::config::{Auth, OnStateLoss, Replay, Secret};
+use crate::config::{Auth, Secret};
 
 #[test]
 fn a_stdio_entry_keeps_all_that_was_written() {
@@ -306,13 +308,13 @@ fn options_come_from_the_entry_else_from_the_top_else_from_the_table() {
     assert_eq!(a.idle_timeout, Some(Duration::from_millis(1500)));
     assert_eq!(
         (a.replay, a.on_state_loss),
-        (Replay::Never, OnStateLoss::Fail)
+        (ReplayPolicy::Never, StateLossPolicy::Fail)
     );
     assert_eq!(a.safe_tools, ["t"]);
     let b = &config.servers["b"].options;
     assert_eq!(b.call_timeout, Duration::from_mins(10));
     assert_eq!(b.call_timeout_max, Duration::from_hours(24));
-    assert_eq!(b.replay, Replay::AfterSessionLoss);
+    assert_eq!(b.replay, ReplayPolicy::AfterSessionLoss);
 }
 
 #[test]

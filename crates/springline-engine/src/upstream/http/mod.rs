@@ -31,6 +31,7 @@ use std::time::{Duration, SystemTime};
 use parking_lot::Mutex;
 use springline_proto::call::{ExchangeId, Generation};
 use springline_proto::json::Pieces;
+use springline_proto::settings::BODY_MAX;
 use springline_proto::upstream::{Input, Purpose, Route};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -95,14 +96,16 @@ pub struct HttpLimits {
     pub delete_timeout: Duration,
 }
 
+/// For the one DELETE that ends a session with a server.
+pub const DELETE_TIMEOUT: Duration = Duration::from_secs(5);
+
 impl Default for HttpLimits {
-    /// The numbers of DESIGN.md section 3.2.
     fn default() -> Self {
         Self {
-            body_max: 64 * 1024 * 1024,
+            body_max: BODY_MAX,
             refusal_max: 4 * 1024,
             connect_timeout: Duration::from_secs(10),
-            delete_timeout: Duration::from_secs(5),
+            delete_timeout: DELETE_TIMEOUT,
         }
     }
 }

@@ -1,12 +1,12 @@
 //! What the unfinished lines of all children may hold together.
 //!
-//! Owns one counter for the process. Must not know what a line is.
+//! Owns one counter for all of them. Must not know what a line is.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock};
 
-/// DESIGN.md section 3.2: line buffers of all stdio peers.
-const PROCESS_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// Bytes that the unfinished lines of all children together may have.
+pub const LINE_BUFFERS_MAX: usize = 256 * 1024 * 1024;
 
 /// A line up to this long is kept even if the budget is spent, so that children with ordinary
 /// messages do not pay for the one that floods.
@@ -28,13 +28,6 @@ impl LineBudget {
             always_kept: LINE_ALWAYS_KEPT.min(bytes_max / 4),
             used: AtomicUsize::new(0),
         })
-    }
-
-    /// The budget that all children of this process share: 256 MiB.
-    pub fn of_process() -> Arc<Self> {
-        static PROCESS: LazyLock<Arc<LineBudget>> =
-            LazyLock::new(|| LineBudget::new(PROCESS_BYTES_MAX));
-        Arc::clone(&PROCESS)
     }
 
     /// Bytes that unfinished lines hold now.
