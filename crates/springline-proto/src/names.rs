@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 
 use sha2::{Digest as _, Sha256};
 
-pub use cursor::{Cursor, CursorError, CursorKey, ListKind};
+pub use cursor::{Cursor, CursorError, CursorKey};
 
 /// The longest name of a tool or prompt on `/mcp`; hosts refuse longer ones.
 pub const TOOL_NAME_MAX: usize = 64;

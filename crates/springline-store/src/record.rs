@@ -39,7 +39,10 @@ impl Kind {
     /// The longest value of this kind, in bytes (I8).
     pub const fn value_max(self) -> usize {
         match self {
-            Self::Meta | Self::Session | Self::Upstream => 64 << 10,
+            Self::Meta => 64 << 10,
+            // Usually a few KiB. The rest is room for what peers may let grow: instructions, and up
+            // to 512 KiB of subscriptions.
+            Self::Session | Self::Upstream => 1 << 20,
             // DESIGN 3.4 keeps results up to 1 MiB; the rest is room for what goes before them.
             Self::Result => (1 << 20) + (4 << 10),
             Self::Entry => 16 << 20,

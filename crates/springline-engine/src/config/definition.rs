@@ -78,12 +78,17 @@ pub struct Ca {
     pub pem: Arc<[u8]>,
 }
 
-/// Fields that belong to the protocol or to one connection; in `headers` they are ignored.
+/// Fields that belong to the protocol, to the frame of a message or to one connection; in `headers`
+/// they are ignored.
 pub const RESERVED_HEADERS: &[&str] = &[
     "accept",
+    "accept-encoding",
     "connection",
+    "content-encoding",
     "content-length",
     "content-type",
+    "expect",
+    "host",
     "keep-alive",
     "last-event-id",
     "mcp-protocol-version",

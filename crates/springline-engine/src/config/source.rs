@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use indexmap::IndexMap;
+use springline_proto::names::{SERVER_NAME_MAX as NAME_MAX, check_server_name};
 
 use super::default::Home;
 use super::document::{Member, Node, Value, duplicate, parse};
@@ -21,9 +22,6 @@ use super::value::{Layer, read_block};
 
 /// The largest configuration file that is read.
 const FILE_MAX: u64 = 16 << 20;
-
-/// The longest name of a server.
-const NAME_MAX: usize = 32;
 
 /// Where the configuration comes from.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -218,9 +216,7 @@ fn ignored(name: &str) -> String {
 
 fn check_name(server: &Member, own: &IndexMap<String, &Member>) -> Result<(), Problem> {
     let name = &server.name;
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
-    let fits = (1..=NAME_MAX).contains(&name.len()) && name.chars().all(plain);
-    if fits && !name.contains("__") {
+    if check_server_name(name).is_ok() {
         return Ok(());
     }
     let shown: String = name.chars().take(80).collect();

@@ -2,6 +2,8 @@
 //!
 //! Owns: host, origin, credentials and media types. It must not know paths, bodies or sessions.
 
+use std::net::Ipv4Addr;
+
 use http::{HeaderMap, HeaderName, header};
 use springline_proto::session::Accept;
 
@@ -101,8 +103,13 @@ fn is_origin_allowed(origin: &str, allowed: &[String]) -> bool {
         && split_port(authority).is_some_and(|(name, _)| is_loopback_name(name))
 }
 
+/// A loopback address by number cannot be a name that was bound to another address.
 fn is_loopback_name(name: &str) -> bool {
-    name.eq_ignore_ascii_case("localhost") || name == "127.0.0.1" || name == "[::1]"
+    name.eq_ignore_ascii_case("localhost")
+        || name == "[::1]"
+        || name
+            .parse::<Ipv4Addr>()
+            .is_ok_and(|address| address.is_loopback())
 }
 
 /// Splits an authority into its host (IPv6 in brackets) and its port, if it is a well-formed one.

@@ -7,11 +7,13 @@ use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
-/// The version of the form, the first byte.
-const VERSION: u8 = 1;
+use crate::method::ListKind;
 
-/// Version, kind, offset, digest.
-const BODY_LEN: usize = 1 + 1 + 4 + 8;
+/// The version of the form, the first byte.
+const VERSION: u8 = 2;
+
+/// Version, kind, offset.
+const BODY_LEN: usize = 1 + 1 + 4;
 
 /// Half of HMAC-SHA-256; 128 bits cannot be guessed.
 const TAG_LEN: usize = 16;
@@ -39,30 +41,6 @@ impl std::fmt::Debug for CursorKey {
     }
 }
 
-/// The lists that have pages.
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub enum ListKind {
-    /// `tools/list`
-    Tools,
-    /// `prompts/list`
-    Prompts,
-    /// `resources/list`
-    Resources,
-    /// `resources/templates/list`
-    ResourceTemplates,
-}
-
-impl ListKind {
-    fn byte(self) -> u8 {
-        match self {
-            Self::Tools => 1,
-            Self::Prompts => 2,
-            Self::Resources => 3,
-            Self::ResourceTemplates => 4,
-        }
-    }
-}
-
 /// A place in a list.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Cursor {
@@ -70,8 +48,6 @@ pub struct Cursor {
     pub kind: ListKind,
     /// How many items come before.
     pub offset: u32,
-    /// A digest of the list that `offset` counts in, to notice that it has changed.
-    pub digest: u64,
 }
 
 /// Why a cursor is refused. One error for all reasons: a forger learns nothing.
@@ -81,9 +57,9 @@ pub struct CursorError;
 
 impl Cursor {
     /// The opaque text for clients. `owner` names who may use it: the session.
-    pub fn encode(&self, key: &CursorKey, owner: &[u8]) -> String {
+    pub fn encode(self, key: &CursorKey, owner: &[u8]) -> String {
         let body = self.body();
-        let tag = mac(key, &body, owner).finalize().into_bytes();
+        let tag = mac(key, body, owner).finalize().into_bytes();
         let tag = tag.get(..TAG_LEN).unwrap_or_default();
         BASE64_URL_SAFE_NO_PAD.encode([&body[..], tag].concat())
     }
@@ -101,14 +77,13 @@ impl Cursor {
             .map_err(|_| CursorError)?;
         let (body, tag) = bytes.split_first_chunk::<BODY_LEN>().ok_or(CursorError)?;
         let tag: &[u8; TAG_LEN] = tag.try_into().map_err(|_| CursorError)?;
-        mac(key, body, owner)
+        mac(key, *body, owner)
             .verify_truncated_left(tag)
             .map_err(|_| CursorError)?;
-        let [_, _, o0, o1, o2, o3, digest @ ..] = body;
+        let [_, _, offset @ ..] = body;
         let cursor = Self {
             kind,
-            offset: u32::from_be_bytes([*o0, *o1, *o2, *o3]),
-            digest: u64::from_be_bytes(*digest),
+            offset: u32::from_be_bytes(*offset),
         };
         // Version and kind are right if the whole is what we would write.
         if cursor.body() == *body {
@@ -118,18 +93,24 @@ impl Cursor {
         }
     }
 
-    fn body(&self) -> [u8; BODY_LEN] {
+    fn body(self) -> [u8; BODY_LEN] {
         let [o0, o1, o2, o3] = self.offset.to_be_bytes();
-        let [d0, d1, d2, d3, d4, d5, d6, d7] = self.digest.to_be_bytes();
-        let kind = self.kind.byte();
-        [
-            VERSION, kind, o0, o1, o2, o3, d0, d1, d2, d3, d4, d5, d6, d7,
-        ]
+        [VERSION, byte(self.kind), o0, o1, o2, o3]
+    }
+}
+
+/// What stands for a list; never used for another one.
+fn byte(kind: ListKind) -> u8 {
+    match kind {
+        ListKind::Tools => 1,
+        ListKind::Prompts => 2,
+        ListKind::Resources => 3,
+        ListKind::Templates => 4,
     }
 }
 
 /// The body has a fixed length, so that body and owner cannot run into each other.
-fn mac(key: &CursorKey, body: &[u8; BODY_LEN], owner: &[u8]) -> Hmac<Sha256> {
+fn mac(key: &CursorKey, body: [u8; BODY_LEN], owner: &[u8]) -> Hmac<Sha256> {
     Hmac::<Sha256>::new(&key.0.into())
         .chain_update(b"springline list cursor\0")
         .chain_update(body)

@@ -17,7 +17,7 @@ use crate::error::plain_error;
 use crate::json::{self, Span};
 use crate::message::{Kind, Message};
 use crate::method::ListKind;
-use crate::names::{self, Cursor};
+use crate::names::Cursor;
 
 /// Pages that are read of one list of a server.
 const PAGES_MAX: usize = 100;
@@ -290,7 +290,7 @@ impl Session {
         let all = self.all.as_ref()?;
         let text = json::string(&raw)?;
         let owner = self.key.0.to_be_bytes();
-        let cursor = Cursor::decode(&text, page_kind(kind), &all.cursor_key, &owner).ok()?;
+        let cursor = Cursor::decode(&text, kind, &all.cursor_key, &owner).ok()?;
         usize::try_from(cursor.offset).ok()
     }
 
@@ -402,12 +402,7 @@ impl Session {
         let owner = self.key.0.to_be_bytes();
         let result = aggregate::list_result(kind, &parts, offset, |offset| {
             let offset = u32::try_from(offset).unwrap_or(u32::MAX);
-            let cursor = Cursor {
-                kind: page_kind(kind),
-                offset,
-                digest: 0,
-            };
-            cursor.encode(&all.cursor_key, &owner)
+            Cursor { kind, offset }.encode(&all.cursor_key, &owner)
         });
         self.give(now, &pending.outlet, result_response(&pending.id, &result));
     }
@@ -415,15 +410,6 @@ impl Session {
 
 fn same_items(kind: ListKind, old: Option<&[Bytes]>, new: &[Bytes]) -> bool {
     old.is_some_and(|old| aggregate::items(kind, old) == aggregate::items(kind, new))
-}
-
-fn page_kind(kind: ListKind) -> names::ListKind {
-    match kind {
-        ListKind::Tools => names::ListKind::Tools,
-        ListKind::Prompts => names::ListKind::Prompts,
-        ListKind::Resources => names::ListKind::Resources,
-        ListKind::Templates => names::ListKind::ResourceTemplates,
-    }
 }
 
 fn error_code(message: &Message) -> Option<i64> {

@@ -13,31 +13,14 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Uri};
 use sha2::Sha256;
 
+use crate::config::RESERVED_HEADERS;
+
 /// The first line of what is signed, and the scheme of `Authorization`. The token is the revision:
 /// an incompatible change would bring another one.
 const RMQ_ALGORITHM: &str = "rmq-hmac-sha256";
 
 /// Servers accept a signature whose time is off by at most this.
 const RMQ_WINDOW: Duration = Duration::from_mins(5);
-
-/// Headers that this client sets itself: a configured one would break the frame of the request, or
-/// contradict what the session needs.
-const OWN: [HeaderName; 11] = [
-    header::ACCEPT,
-    header::ACCEPT_ENCODING,
-    header::CONNECTION,
-    header::CONTENT_ENCODING,
-    header::CONTENT_LENGTH,
-    header::CONTENT_TYPE,
-    header::EXPECT,
-    header::HOST,
-    header::TE,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-];
-
-/// Headers of the protocol that only the session may set.
-const PROTOCOL: [&str; 3] = ["mcp-session-id", "mcp-protocol-version", "last-event-id"];
 
 /// How requests are authenticated beside the configured headers.
 #[derive(Clone, Eq, PartialEq)]
@@ -118,7 +101,7 @@ impl Credentials {
     pub fn from_headers(configured: &HeaderMap, auth: HttpAuth) -> Result<Self, CredentialsError> {
         let mut headers = HeaderMap::with_capacity(configured.len());
         for (name, value) in configured {
-            if OWN.contains(name) || PROTOCOL.contains(&name.as_str()) {
+            if RESERVED_HEADERS.contains(&name.as_str()) {
                 tracing::debug!(header = %name, "a configured header is set by the gateway itself");
                 continue;
             }
