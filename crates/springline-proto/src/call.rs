@@ -61,6 +61,13 @@ ordinal! {
     Connection
 }
 
+impl SessionKey {
+    /// In place of a session: nobody. Sessions count from zero and never come this far.
+    pub const NONE: Self = Self(u64::MAX);
+    /// In place of a session: all that share an upstream.
+    pub const SHARED: Self = Self(u64::MAX - 1);
+}
+
 /// A request that a session accepted and that an upstream shall answer: unique in the process.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct CallKey {

@@ -27,6 +27,7 @@ pub mod names;
 mod redelivery;
 pub mod session;
 pub mod settings;
+pub mod shared;
 pub mod sse;
 pub mod upstream;
 pub mod version;

@@ -76,10 +76,10 @@ impl World {
                 delete,
                 route,
             } => self.end(at, generation, delete, route),
-            Output::ToSession { session, event } if self.stack.is_empty() => {
+            Output::ToSession { session, event, .. } if self.stack.is_empty() => {
                 self.hear(at, session, event)
             }
-            Output::ToSession { session, event } => self.report(at, session, event),
+            Output::ToSession { session, event, .. } => self.report(at, session, event),
             Output::Emit(event) => self.judge_event(at, &event),
         }
     }
@@ -552,6 +552,9 @@ impl World {
             | Input::Drain(_)
             | Input::Take { .. }
             | Input::Settings(_)
+            | Input::Of { .. }
+            | Input::Holds { .. }
+            | Input::Join(_)
             | Input::Close { .. }
             | Input::Credentials { .. }
             | Input::Admitted { .. }

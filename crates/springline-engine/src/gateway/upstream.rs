@@ -106,9 +106,12 @@ impl UpstreamCell {
         match output {
             Output::Reserve { generation } => self.reserve(generation),
             Output::Open { generation } => self.carrier.open(generation),
-            Output::ToSession { session: _, event } => {
+            Output::ToSession {
+                session: _,
+                server,
+                event,
+            } => {
                 if let Some(session) = self.session.upgrade() {
-                    let server = Arc::clone(self.carrier.server());
                     session.input(SessionInput::Upstream { server, event });
                 }
             }

@@ -123,7 +123,7 @@ impl Announced {
 
 /// How grave a log message is (RFC 5424, as 2025-11-25 server/utilities/logging has it).
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) struct Level(u8);
+pub(crate) struct Level(u8);
 
 impl Level {
     pub(super) const WARNING: Self = Self(3);
@@ -140,7 +140,7 @@ impl Level {
     ];
 
     /// Reads the raw JSON of a level.
-    pub(super) fn parse(raw: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(raw: &[u8]) -> Option<Self> {
         let text = json::string(raw)?;
         let at = Self::NAMES
             .iter()
@@ -149,7 +149,7 @@ impl Level {
     }
 
     /// The raw JSON of the level.
-    pub(super) fn raw(self) -> &'static str {
+    pub(crate) fn raw(self) -> &'static str {
         Self::NAMES
             .get(usize::from(self.0))
             .copied()

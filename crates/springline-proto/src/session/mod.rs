@@ -29,16 +29,18 @@ use bytes::Bytes;
 use self::all::All;
 use self::ask::Ask;
 use self::attach::Faults;
-use self::client::{Announced, Client, Level};
+use self::client::{Announced, Client};
 use self::request::Pending;
 use self::stream::Held;
 use crate::call::{CallKey, ClientExchange, Connection, Moment, SessionKey};
 use crate::error::{Fault, FaultKind};
+use crate::names;
 use crate::redelivery::{Redelivery, Seal};
 use crate::settings::SessionSettings;
 use crate::upstream::{self, Hello};
 use crate::version::Version;
 
+pub(crate) use client::Level;
 pub use port::{
     Accept, Downstream, Endpoint, EntryView, Event, Input, Known, Mark, Output, Part, Past,
     PastCall, Remembered,
@@ -344,11 +346,34 @@ impl Session {
                 server: Arc::clone(&server),
                 input: Box::new(upstream::Input::Greet { hello }),
             });
+            if let Some(input) = self.holds(&server).map(Box::new) {
+                let server = Arc::clone(&server);
+                self.out.push_back(Output::ToUpstream { server, input });
+            }
         }
         self.out.push_back(Output::ToUpstream {
             server,
             input: Box::new(input),
         });
+    }
+
+    /// What the client had set up with this server before the restart, if anything.
+    fn holds(&self, server: &str) -> Option<upstream::Input> {
+        let own = |uri: &str| match self.endpoint {
+            Endpoint::One(_) => Some(Box::from(uri)),
+            Endpoint::All => names::split_resource_uri(uri)
+                .filter(|(of, _)| *of == server)
+                .map(|(_, uri)| Box::from(uri)),
+        };
+        let uris = self.subscriptions.uris.iter();
+        let subscriptions: Vec<Box<str>> = uris.filter_map(|uri| own(uri)).collect();
+        let level = self
+            .level
+            .map(|level| Bytes::from_static(level.raw().as_bytes()));
+        (!subscriptions.is_empty() || level.is_some()).then_some(upstream::Input::Holds {
+            subscriptions,
+            level,
+        })
     }
 
     fn call_key(&self, number: u64) -> CallKey {

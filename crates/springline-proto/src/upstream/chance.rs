@@ -5,7 +5,7 @@
 //! Its JSON-RPC answer or a recovery that was really tried spends it; a failure or a cancel of the
 //! owner hands it on. Requests of our own neither own nor spend it (DESIGN.md section 5).
 
-use crate::call::{CallKey, Generation, Moment};
+use crate::call::{CallKey, Generation, Moment, SessionKey};
 use crate::error::{Fault, FaultKind};
 use crate::upstream::instance::Standing;
 use crate::upstream::pending::Place;
@@ -15,6 +15,10 @@ use crate::upstream::{Phase, Upstream};
 impl Upstream {
     /// A client's request starts on this instance: it owns the chance, if nobody does.
     pub(super) fn take_chance(&mut self, generation: Generation, key: CallKey) {
+        if key.session == SessionKey::SHARED {
+            // A request of our own.
+            return;
+        }
         let Some(instance) = self.instances.get_mut(&generation) else {
             return;
         };

@@ -31,20 +31,66 @@ pub enum Drain {
 /// A request on its way from one machine to the next, with its deadlines and its spent budgets.
 #[derive(Clone, Debug)]
 pub struct Moved {
-    pending: Pending,
+    pub(super) pending: Pending,
     /// With a handshake: its parameters.
     hello: Option<Hello>,
+}
+
+impl Moved {
+    /// The request as the next machine takes it; `hello` counts for a start only.
+    pub(super) fn of(mut pending: Pending, hello: Option<Hello>) -> Self {
+        let starts = matches!(pending.task, Task::Start);
+        pending.place = Place::Waiting;
+        pending.credential_epoch = 0;
+        pending.reauthorized = false;
+        pending.unreachable = None;
+        // Questions belong to the instance that it leaves; their end would not find it.
+        pending.asked_no_more();
+        Self {
+            pending,
+            hello: hello.filter(|_| starts),
+        }
+    }
+
+    /// A request that no machine has seen yet.
+    pub(crate) fn fresh(now: Moment, message: Message) -> Self {
+        let method = message
+            .method()
+            .map_or(Method::Other, |name| Method::parse(&name));
+        let pending = Pending::new(now, Task::Client(message), method);
+        Self {
+            pending,
+            hello: None,
+        }
+    }
 }
 
 /// What one machine leaves to the one that takes its place.
 #[derive(Clone, Debug)]
 pub struct Legacy {
-    hello: Option<Hello>,
+    pub(super) hello: Option<Hello>,
     generation: Generation,
-    was_ready: bool,
-    attached: bool,
+    pub(super) was_ready: bool,
+    pub(super) attached: bool,
     detached_at: Option<Moment>,
-    restore: (BTreeSet<Bytes>, Option<Bytes>, BTreeMap<ListKind, Seen>),
+    pub(super) restore: (BTreeSet<Bytes>, Option<Bytes>, BTreeMap<ListKind, Seen>),
+}
+
+impl Legacy {
+    /// The handshake of the session.
+    pub(crate) fn hello(&self) -> Option<&Hello> {
+        self.hello.as_ref()
+    }
+
+    /// Whether its client is attached.
+    pub(crate) fn attached(&self) -> bool {
+        self.attached
+    }
+
+    /// The raw URIs and the raw log level that a new instance is told.
+    pub(crate) fn wishes(&self) -> (&BTreeSet<Bytes>, Option<&Bytes>) {
+        (&self.restore.0, self.restore.1.as_ref())
+    }
 }
 
 impl Upstream {
@@ -107,15 +153,10 @@ impl Upstream {
         }
         let (mut own, mut unsent) = (Vec::new(), Vec::new());
         for (key, pending) in &self.pending {
-            // What sets up state must be set up where it is used from now on; it is safe to repeat.
-            let sets_up = matches!(
-                pending.method,
-                Method::Subscribe | Method::Unsubscribe | Method::SetLevel
-            );
             if pending.is_internal() {
                 own.push(*key);
             } else if matches!(pending.place, Place::Pausing(_))
-                || (sets_up && matches!(pending.place, Place::Sent { .. }))
+                || (pending.sets_up() && matches!(pending.place, Place::Sent { .. }))
             {
                 unsent.push(*key);
             }
@@ -152,7 +193,7 @@ impl Upstream {
         }
     }
 
-    fn turn_away(&mut self, key: CallKey, mut pending: Pending, drain: &Drain) {
+    fn turn_away(&mut self, key: CallKey, pending: Pending, drain: &Drain) {
         if pending.is_internal() {
             return;
         }
@@ -162,15 +203,7 @@ impl Upstream {
                 self.tell_failed(key, fault.clone().outcome(outcome), None);
             }
             Drain::Move => {
-                let starts = matches!(pending.task, Task::Start);
-                let hello = self.hello.clone().filter(|_| starts);
-                pending.place = Place::Waiting;
-                pending.credential_epoch = 0;
-                pending.reauthorized = false;
-                pending.unreachable = None;
-                // Questions belong to the instance that it leaves; their end would not find it.
-                pending.asked_no_more();
-                let moved = Box::new(Moved { pending, hello });
+                let moved = Box::new(Moved::of(pending, self.hello.clone()));
                 self.out.push_back(Output::Moved { key, moved });
             }
         }

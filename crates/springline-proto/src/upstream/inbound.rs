@@ -12,7 +12,7 @@ use crate::upstream::exchange::Aim;
 use crate::upstream::instance::Standing;
 use crate::upstream::loss;
 use crate::upstream::pending::{Pending, Place, Task};
-use crate::upstream::port::{Event, Output, SessionEvent};
+use crate::upstream::port::{Event, SessionEvent};
 
 impl Upstream {
     pub(super) fn on_message(
@@ -73,10 +73,7 @@ impl Upstream {
             self.suspect_loss(now, generation, &message);
         }
         if matches!(pending.task, Task::Client(_)) {
-            self.out.push_back(Output::ToSession {
-                session: key.session,
-                event: SessionEvent::Answer { key, message },
-            });
+            self.tell_session(key.session, SessionEvent::Answer { key, message });
         }
     }
 
@@ -244,7 +241,7 @@ impl Upstream {
 
     fn tell_of(&mut self, related: Option<CallKey>, event: SessionEvent) {
         let session = related.map_or(self.config.session, |key| key.session);
-        self.out.push_back(Output::ToSession { session, event });
+        self.tell_session(session, event);
     }
 
     /// Something of the server could not be read. If it was the answer to a request, that request

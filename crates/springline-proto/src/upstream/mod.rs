@@ -26,14 +26,18 @@ mod port;
 mod record;
 mod request;
 mod restore;
+mod share;
 mod start;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 pub use self::drain::{Drain, Legacy, Moved};
-pub use self::port::{End, Event, Hello, Input, Output, Purpose, Refusal, Route, SessionEvent};
+pub use self::port::{
+    Binding, End, Event, Hello, Input, Output, Purpose, Refusal, Route, SessionEvent,
+};
 pub use self::record::Record;
+pub(crate) use self::share::share_settings;
 
 use self::credential::Credential;
 use self::exchange::Exchange;
@@ -62,7 +66,7 @@ pub struct UpstreamConfig {
     pub server: Arc<str>,
     /// What carries its messages.
     pub transport: Transport,
-    /// The session that it serves.
+    /// The session that it serves; [`SessionKey::SHARED`] if there are several.
     pub session: SessionKey,
     /// Its spans and policies.
     pub settings: UpstreamSettings,
@@ -230,6 +234,9 @@ impl Upstream {
             Input::Drain(drain) => self.on_drain(drain),
             Input::Take { key, moved } => self.on_take(now, key, *moved),
             Input::Settings(settings) => self.on_settings(*settings),
+            Input::Of { input, .. } => self.handle(now, *input),
+            // An upstream of one session remembers it itself.
+            Input::Holds { .. } | Input::Join(_) => {}
             Input::Close { fault, end_session } => {
                 self.drain = None;
                 self.on_close(now, &fault, end_session);
@@ -295,6 +302,9 @@ impl Upstream {
             | Input::Drain(_)
             | Input::Take { .. }
             | Input::Settings(_)
+            | Input::Of { .. }
+            | Input::Holds { .. }
+            | Input::Join(_)
             | Input::Close { .. } => {}
         }
     }
@@ -417,21 +427,25 @@ impl Upstream {
     }
 
     fn tell(&mut self, event: SessionEvent) {
-        self.out.push_back(Output::ToSession {
-            session: self.config.session,
-            event,
-        });
+        self.tell_session(self.config.session, event);
     }
 
     fn tell_failed(&mut self, key: CallKey, fault: Fault, server_error: Option<bytes::Bytes>) {
         let fault = fault.of(&self.config.server);
+        let event = SessionEvent::Failed {
+            key,
+            fault,
+            server_error,
+        };
+        self.tell_session(key.session, event);
+    }
+
+    fn tell_session(&mut self, session: SessionKey, event: SessionEvent) {
+        let server = Arc::clone(&self.config.server);
         self.out.push_back(Output::ToSession {
-            session: key.session,
-            event: SessionEvent::Failed {
-                key,
-                fault,
-                server_error,
-            },
+            session,
+            server,
+            event,
         });
     }
 

@@ -95,6 +95,15 @@ impl Pending {
         !matches!(self.task, Task::Start | Task::Client(_))
     }
 
+    /// Whether it sets up state: that must be done where it is used from now on, and is safe to
+    /// repeat.
+    pub(super) fn sets_up(&self) -> bool {
+        matches!(
+            self.method,
+            Method::Subscribe | Method::Unsubscribe | Method::SetLevel
+        )
+    }
+
     /// What is known of its execution if it ends now.
     pub(super) fn outcome_if_dropped(&self) -> Outcome {
         match self.place {

@@ -21,9 +21,37 @@ pub struct Hello {
     pub params: Bytes,
 }
 
+/// One session's use of one server entry. Where an upstream serves several sessions, this says for
+/// whom something is; a session that knows the same server by two names has two of them.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Binding {
+    /// The session.
+    pub session: SessionKey,
+    /// The name by which it knows the server.
+    pub server: Arc<str>,
+}
+
 /// Something that happened, told to the machine.
 #[derive(Clone, Debug)]
 pub enum Input {
+    /// What a session says to an upstream that others use too
+    /// ([`Shared`](crate::shared::Shared)).
+    Of {
+        /// Who says it.
+        binding: Binding,
+        /// What.
+        input: Box<Input>,
+    },
+    /// What the client had set up before the restart of the gateway. An upstream of one session
+    /// knows it from its own record; one that is shared learns from it whose it is.
+    Holds {
+        /// The URIs to which the client subscribed.
+        subscriptions: Vec<Box<str>>,
+        /// The raw log level that it set.
+        level: Option<Bytes>,
+    },
+    /// What an upstream of one session leaves to a shared one that takes its place for that session.
+    Join(Box<super::Legacy>),
     /// A session wants the instance to be ready; answered by [`SessionEvent::Started`] or
     /// [`SessionEvent::Failed`]. With a `hello` that differs from the present one, the present
     /// generation is ended and a new one starts (the client sent `initialize` again).
@@ -332,6 +360,8 @@ pub enum Output {
     ToSession {
         /// Which.
         session: SessionKey,
+        /// The name by which that session knows the server.
+        server: Arc<str>,
         /// What.
         event: SessionEvent,
     },

@@ -77,6 +77,29 @@ impl Restore {
         fits && self.subscriptions.insert(uri)
     }
 
+    pub(super) fn log_level(&self) -> Option<&Bytes> {
+        self.log_level.as_ref()
+    }
+
+    pub(super) fn set_log_level(&mut self, raw: Bytes) {
+        self.log_level = Some(raw);
+    }
+
+    /// Whether a new instance is told of a subscription to this URI, however it is written.
+    pub(super) fn is_subscribed(&self, uri: &str) -> bool {
+        self.subscriptions.iter().any(|raw| names(raw, uri))
+    }
+
+    pub(super) fn keep_subscription(&mut self, uri: &str) {
+        if !self.is_subscribed(uri) {
+            self.subscribe(json::quote(uri).into());
+        }
+    }
+
+    pub(super) fn unsubscribe(&mut self, uri: &str) {
+        self.subscriptions.retain(|raw| !names(raw, uri));
+    }
+
     pub(super) fn has_subscriptions(&self) -> bool {
         !self.subscriptions.is_empty()
     }
@@ -90,9 +113,8 @@ impl Restore {
 impl Upstream {
     pub(super) fn internal_key(&mut self) -> CallKey {
         self.internal_next = self.internal_next.saturating_add(1);
-        // No session has this key: sessions count from zero.
         CallKey {
-            session: SessionKey(u64::MAX),
+            session: SessionKey::NONE,
             number: self.internal_next,
         }
     }
@@ -255,6 +277,11 @@ impl Upstream {
         }
         differs
     }
+}
+
+/// Whether this raw JSON string is this URI.
+fn names(raw: &[u8], uri: &str) -> bool {
+    json::string(raw).is_some_and(|text| text == uri)
 }
 
 /// Fingerprint of the items of a page, and the raw cursor of the next.

@@ -143,7 +143,7 @@ impl Upstream {
             self.tell_started(key, result);
             return;
         }
-        let again = self.hello.replace(hello).is_some();
+        let again = self.hello.replace(hello).is_some() && !self.is_shared();
         let pending = Pending::new(now, Task::Start, Method::Initialize);
         self.pending.insert(key, pending);
         self.waiting.push_front(key);
@@ -451,15 +451,14 @@ impl Upstream {
         }
         if recovery {
             self.tell(SessionEvent::Renewed { result });
+        }
+        if recovery || self.is_shared() {
             self.restore_state(now, generation);
         }
     }
 
     fn tell_started(&mut self, key: CallKey, result: Bytes) {
-        self.out.push_back(Output::ToSession {
-            session: key.session,
-            event: SessionEvent::Started { key, result },
-        });
+        self.tell_session(key.session, SessionEvent::Started { key, result });
     }
 
     /// The attempt failed: its owner hears of it, what it minted is ended, the next one waits.

@@ -1,0 +1,147 @@
+//! An upstream machine of either kind, behind one face: drivers need not ask which it is.
+
+use super::{Legacy, Shared};
+use crate::call::{CallKey, Generation, Moment};
+use crate::upstream::{
+    self, Binding, Drain, Input, Moved, Output, Standby, Upstream, UpstreamConfig,
+};
+
+/// An upstream of one session, or one that several use.
+#[derive(Debug)]
+pub enum Machine {
+    /// Of one session.
+    Own(Box<Upstream>),
+    /// Of several.
+    Shared(Box<Shared>),
+}
+
+/// What a machine leaves to the one that takes its place.
+#[derive(Clone, Debug)]
+pub enum MachineLegacy {
+    /// Of one session.
+    Own(Box<upstream::Legacy>),
+    /// Of several.
+    Shared(Box<Legacy>),
+}
+
+/// What one session of several takes along: what its own upstream must know, and the requests that
+/// need not end here.
+pub type Parted = (upstream::Legacy, Vec<(CallKey, Box<Moved>)>);
+
+impl From<Upstream> for Machine {
+    fn from(machine: Upstream) -> Self {
+        Self::Own(Box::new(machine))
+    }
+}
+
+impl From<Shared> for Machine {
+    fn from(machine: Shared) -> Self {
+        Self::Shared(Box::new(machine))
+    }
+}
+
+impl From<upstream::Legacy> for MachineLegacy {
+    fn from(legacy: upstream::Legacy) -> Self {
+        Self::Own(Box::new(legacy))
+    }
+}
+
+impl Machine {
+    /// Takes one input. Afterwards [`Self::poll`] must be drained.
+    pub fn handle(&mut self, now: Moment, input: Input) {
+        match self {
+            Self::Own(machine) => machine.handle(now, input),
+            Self::Shared(machine) => machine.handle(now, input),
+        }
+    }
+
+    /// The next thing that the driver has to do, until `None`.
+    pub fn poll(&mut self) -> Option<Output> {
+        match self {
+            Self::Own(machine) => machine.poll(),
+            Self::Shared(machine) => machine.poll(),
+        }
+    }
+
+    /// When [`Input::Timer`] is due. Read it after [`Self::poll`] was drained.
+    pub fn next_deadline(&self) -> Option<Moment> {
+        match self {
+            Self::Own(machine) => machine.next_deadline(),
+            Self::Shared(machine) => machine.next_deadline(),
+        }
+    }
+
+    fn upstream(&self) -> &Upstream {
+        match self {
+            Self::Own(machine) => machine,
+            Self::Shared(machine) => machine.machine(),
+        }
+    }
+
+    /// What it is at, for people.
+    pub fn standby(&self) -> Standby {
+        self.upstream().standby()
+    }
+
+    /// The calls that are not answered yet.
+    pub fn pending_len(&self) -> usize {
+        self.upstream().pending_len()
+    }
+
+    /// Whether nothing is left of it.
+    pub fn is_gone(&self) -> bool {
+        self.upstream().is_gone()
+    }
+
+    /// Whether this generation is being started.
+    pub fn is_starting(&self, generation: Generation) -> bool {
+        self.upstream().is_starting(generation)
+    }
+
+    /// Whether an instance of it has this name.
+    pub fn has(&self, generation: Generation) -> bool {
+        self.upstream().has(generation)
+    }
+
+    /// How many sessions use it, by how many names.
+    pub fn bindings_len(&self) -> usize {
+        match self {
+            Self::Own(_) => 1,
+            Self::Shared(machine) => machine.bindings_len(),
+        }
+    }
+
+    /// Back into service, if its end was not begun. Says whether it could.
+    pub fn revive(&mut self) -> bool {
+        match self {
+            Self::Own(machine) => machine.revive(),
+            Self::Shared(machine) => machine.revive(),
+        }
+    }
+
+    /// Goes out of service for one that takes its place, with what that one must know.
+    pub fn hand_over(&mut self, now: Moment) -> MachineLegacy {
+        let legacy = match self {
+            Self::Own(machine) => MachineLegacy::Own(Box::new(machine.legacy())),
+            Self::Shared(machine) => MachineLegacy::Shared(Box::new(machine.legacy())),
+        };
+        self.handle(now, Input::Drain(Drain::Move));
+        legacy
+    }
+
+    /// The machine that takes the place of another.
+    pub fn succeed(config: UpstreamConfig, legacy: MachineLegacy, now: Moment) -> Self {
+        match legacy {
+            MachineLegacy::Own(legacy) => Upstream::succeed(config, *legacy, now).into(),
+            MachineLegacy::Shared(legacy) => Shared::succeed(config, *legacy, now).into(),
+        }
+    }
+
+    /// Gives one session of several up; nothing if it has only one.
+    pub fn part(&mut self, now: Moment, binding: &Binding) -> Option<Parted> {
+        match self {
+            Self::Own(_) => None,
+            Self::Shared(machine) => Some(machine.part(now, binding)),
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! What sessions want of the server: subscriptions and the log level.
+//!
+//! The server is subscribed to a resource from the first session that wants it to the last, and logs
+//! what the most curious one wants. Changes of the same thing go one after the other: two requests on
+//! two connections may overtake each other.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::Shared;
+use crate::call::{CallKey, Moment, SessionKey};
+use crate::error::{Fault, FaultKind};
+use crate::json;
+use crate::message::Message;
+use crate::method::Method;
+use crate::session::Level;
+use crate::upstream::{Binding, Input, SessionEvent};
+
+/// The most subscriptions of one session.
+const HELD_MAX: usize = 1000;
+
+/// Something that is changed by one request at a time.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) enum Topic {
+    /// The subscription to this resource.
+    Uri(Box<str>),
+    /// The log level.
+    Level,
+}
+
+/// What a request is to change.
+#[derive(Clone, Debug)]
+pub(super) enum Wish {
+    Subscribe(Binding, Box<str>),
+    Unsubscribe(Binding, Box<str>),
+    /// The level that the session wanted before.
+    Level(Binding, Option<Level>),
+    /// Our own: as many subscriptions, or as much in the log, as is wanted now.
+    Adjust(Topic),
+}
+
+impl Wish {
+    fn topic(&self) -> Topic {
+        match self {
+            Self::Subscribe(_, uri) | Self::Unsubscribe(_, uri) => Topic::Uri(uri.clone()),
+            Self::Level(..) => Topic::Level,
+            Self::Adjust(topic) => topic.clone(),
+        }
+    }
+}
+
+/// The changes of one thing.
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    /// The one that the server has.
+    current: Option<CallKey>,
+    /// Those that come after it. Bounded by the pending requests of all sessions.
+    queue: VecDeque<(CallKey, Message, Wish)>,
+}
+
+impl Line {
+    pub(super) fn waiting(&self) -> impl Iterator<Item = (CallKey, &Wish)> {
+        self.queue.iter().map(|(key, _, wish)| (*key, wish))
+    }
+
+    pub(super) fn into_waiting(self) -> impl Iterator<Item = (CallKey, Message)> {
+        self.queue
+            .into_iter()
+            .map(|(key, message, _)| (key, message))
+    }
+}
+
+impl Shared {
+    /// A request of a session.
+    pub(super) fn on_call(
+        &mut self,
+        now: Moment,
+        binding: &Binding,
+        key: CallKey,
+        message: Message,
+    ) {
+        match self.wish_of(binding, &message) {
+            Some(Wish::Subscribe(..)) if self.holds_enough(binding) => {
+                let fault = Fault::new(FaultKind::TooManyPending)
+                    .because("too many subscriptions with a shared server")
+                    .of(&binding.server);
+                let server_error = None;
+                self.tell_caller(
+                    key,
+                    SessionEvent::Failed {
+                        key,
+                        fault,
+                        server_error,
+                    },
+                );
+            }
+            Some(wish) => self.begin(now, key, message, wish),
+            None => self.machine.handle(now, Input::Call { key, message }),
+        }
+    }
+
+    fn wish_of(&mut self, binding: &Binding, message: &Message) -> Option<Wish> {
+        if !changes_something(message) {
+            return None;
+        }
+        let method = Method::parse(&message.method()?);
+        if method == Method::SetLevel {
+            let level = Level::parse(&message.param("level")?)?;
+            let before = self.bindings.get_mut(binding)?.level.replace(level);
+            return Some(Wish::Level(binding.clone(), before));
+        }
+        let uri = Box::from(&*json::string(&message.param("uri")?)?);
+        Some(if method == Method::Subscribe {
+            Wish::Subscribe(binding.clone(), uri)
+        } else {
+            Wish::Unsubscribe(binding.clone(), uri)
+        })
+    }
+
+    fn holds_enough(&self, binding: &Binding) -> bool {
+        self.bindings
+            .get(binding)
+            .is_some_and(|bound| bound.held >= HELD_MAX)
+    }
+
+    /// Takes a change in: now, or after those of the same thing that came before.
+    pub(super) fn begin(&mut self, now: Moment, key: CallKey, message: Message, wish: Wish) {
+        let topic = wish.topic();
+        self.lines
+            .entry(topic.clone())
+            .or_default()
+            .queue
+            .push_back((key, message, wish));
+        self.go_on(now, &topic);
+    }
+
+    /// Does what waits for its turn, until the server is asked.
+    fn go_on(&mut self, now: Moment, topic: &Topic) {
+        loop {
+            let Some(line) = self.lines.get_mut(topic) else {
+                return;
+            };
+            if line.current.is_some() {
+                return;
+            }
+            let Some((key, message, wish)) = line.queue.pop_front() else {
+                self.lines.remove(topic);
+                return;
+            };
+            match self.message_for(&message, &wish) {
+                Some(message) => {
+                    if let Some(line) = self.lines.get_mut(topic) {
+                        line.current = Some(key);
+                    }
+                    self.wishes.insert(key, wish);
+                    self.machine.handle(now, Input::Call { key, message });
+                }
+                None => self.answer(key),
+            }
+        }
+    }
+
+    /// What the server is asked for this change; nothing if it is so already.
+    fn message_for(&mut self, message: &Message, wish: &Wish) -> Option<Message> {
+        match wish {
+            Wish::Subscribe(binding, uri) => {
+                if self.is_held(uri) {
+                    self.hold(binding, uri);
+                    return None;
+                }
+                Some(message.clone())
+            }
+            Wish::Unsubscribe(binding, uri) => {
+                let held = self.unhold(binding, uri);
+                (!held || !self.is_held(uri)).then(|| message.clone())
+            }
+            Wish::Level(..) | Wish::Adjust(Topic::Level) => self.level_message(message),
+            Wish::Adjust(Topic::Uri(uri)) => self.adjust_message(uri),
+        }
+    }
+
+    /// The request with the level that all of them together want.
+    fn level_message(&self, message: &Message) -> Option<Message> {
+        let wanted = self.wanted_level()?;
+        if self.machine.log_level().and_then(|raw| Level::parse(raw)) == Some(wanted) {
+            return None;
+        }
+        let span = message.param_span("level")?;
+        let body = message.splice().replace(span, wanted.raw()).finish();
+        Message::parse(body.to_bytes()).ok()
+    }
+
+    fn adjust_message(&mut self, uri: &str) -> Option<Message> {
+        let wanted = self.is_held(uri);
+        if wanted == self.machine.is_subscribed(uri) {
+            return None;
+        }
+        if !self.machine.takes_calls() {
+            // The next instance is told, or not told.
+            if wanted {
+                self.machine.keep_subscription(uri);
+            } else {
+                self.machine.drop_subscription(uri);
+            }
+            return None;
+        }
+        let method = if wanted {
+            Method::Subscribe
+        } else {
+            Method::Unsubscribe
+        };
+        let params = format!(r#"{{"uri":{}}}"#, json::quote(uri));
+        own_request(method, &params)
+    }
+
+    fn wanted_level(&self) -> Option<Level> {
+        self.bindings
+            .values()
+            .filter(|bound| !bound.parting)
+            .filter_map(|bound| bound.level)
+            .min()
+    }
+
+    /// Nothing had to change at the server.
+    fn answer(&mut self, key: CallKey) {
+        if key.session == SessionKey::SHARED {
+            return;
+        }
+        let body = Bytes::from_static(br#"{"jsonrpc":"2.0","id":0,"result":{}}"#);
+        if let Ok(message) = Message::parse(body) {
+            self.tell_caller(key, SessionEvent::Answer { key, message });
+        }
+    }
+
+    /// The server has answered a change, or it is unknown what became of it.
+    pub(super) fn end_wish(&mut self, now: Moment, key: CallKey, success: bool) {
+        let Some(wish) = self.wishes.remove(&key) else {
+            return;
+        };
+        match (&wish, success) {
+            (Wish::Subscribe(binding, uri), true) => {
+                if self.bindings.contains_key(binding) {
+                    self.hold(binding, uri);
+                }
+            }
+            (Wish::Unsubscribe(binding, uri), false) => {
+                if self.bindings.contains_key(binding) && self.machine.is_subscribed(uri) {
+                    self.hold(binding, uri);
+                }
+            }
+            (Wish::Level(binding, before), false) => {
+                if let Some(bound) = self.bindings.get_mut(binding) {
+                    bound.level = *before;
+                }
+            }
+            (Wish::Subscribe(..), false)
+            | (Wish::Unsubscribe(..) | Wish::Level(..), true)
+            | (Wish::Adjust(_), _) => {}
+        }
+        let topic = wish.topic();
+        if let Some(line) = self.lines.get_mut(&topic)
+            && line.current == Some(key)
+        {
+            line.current = None;
+        }
+        self.go_on(now, &topic);
+    }
+
+    /// The session does not want a change any more that the server was not asked for yet.
+    pub(super) fn cancel_wish(&mut self, key: CallKey) -> bool {
+        self.take_waiting(key).is_some()
+    }
+
+    /// Takes a change out that the server was not asked for yet.
+    pub(super) fn take_waiting(&mut self, key: CallKey) -> Option<Message> {
+        self.lines.values_mut().find_map(|line| {
+            let at = line.queue.iter().position(|(held, ..)| *held == key)?;
+            line.queue.remove(at).map(|(_, message, _)| message)
+        })
+    }
+
+    pub(super) fn is_held(&self, uri: &str) -> bool {
+        self.holders
+            .get(uri)
+            .is_some_and(|holders| !holders.is_empty())
+    }
+
+    fn hold(&mut self, binding: &Binding, uri: &str) {
+        let holders = self.holders.entry(Box::from(uri)).or_default();
+        if holders.insert(binding.clone())
+            && let Some(bound) = self.bindings.get_mut(binding)
+        {
+            bound.held = bound.held.saturating_add(1);
+        }
+    }
+
+    fn unhold(&mut self, binding: &Binding, uri: &str) -> bool {
+        let Some(holders) = self.holders.get_mut(uri) else {
+            return false;
+        };
+        let was_held = holders.remove(binding);
+        if holders.is_empty() {
+            self.holders.remove(uri);
+        }
+        if was_held && let Some(bound) = self.bindings.get_mut(binding) {
+            bound.held = bound.held.saturating_sub(1);
+        }
+        was_held
+    }
+
+    /// A subscription that a session had before it came here.
+    pub(super) fn hold_again(&mut self, now: Moment, binding: &Binding, uri: Box<str>) {
+        if !self.holds_enough(binding) {
+            self.hold(binding, &uri);
+            self.adjust(now, Topic::Uri(uri));
+        }
+    }
+
+    /// Nothing is wanted for this session any more.
+    pub(super) fn drop_wishes(&mut self, now: Moment, binding: &Binding) {
+        let held: Vec<Box<str>> = self
+            .holders
+            .iter()
+            .filter(|(_, holders)| holders.contains(binding))
+            .map(|(uri, _)| uri.clone())
+            .collect();
+        if let Some(bound) = self.bindings.get_mut(binding) {
+            bound.level = None;
+        }
+        for uri in held {
+            self.unhold(binding, &uri);
+            if !self.is_held(&uri) {
+                self.adjust(now, Topic::Uri(uri));
+            }
+        }
+        self.adjust_level(now);
+    }
+
+    /// Brings the log level in line with what is wanted.
+    pub(super) fn adjust_level(&mut self, now: Moment) {
+        let Some(wanted) = self.wanted_level() else {
+            return;
+        };
+        if self.machine.takes_calls() {
+            self.adjust(now, Topic::Level);
+        } else if self.machine.log_level().and_then(|raw| Level::parse(raw)) != Some(wanted) {
+            let raw = Bytes::from_static(wanted.raw().as_bytes());
+            self.machine.set_log_level(raw);
+        }
+    }
+
+    fn adjust(&mut self, now: Moment, topic: Topic) {
+        // The level stands where the wanted one goes.
+        let Some(message) = own_request(Method::SetLevel, r#"{"level":"info"}"#) else {
+            return;
+        };
+        let key = self.own_key();
+        self.begin(now, key, message, Wish::Adjust(topic));
+    }
+}
+
+/// Whether a request is about what the server shall do for a session from then on.
+pub(super) fn changes_something(message: &Message) -> bool {
+    let method = message
+        .method()
+        .map_or(Method::Other, |name| Method::parse(&name));
+    matches!(
+        method,
+        Method::Subscribe | Method::Unsubscribe | Method::SetLevel
+    )
+}
+
+fn own_request(method: Method, params: &str) -> Option<Message> {
+    let method = method.as_str();
+    let text = format!(r#"{{"jsonrpc":"2.0","id":0,"method":"{method}","params":{params}}}"#);
+    Message::parse(text).ok()
+}
