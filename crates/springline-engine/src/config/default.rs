@@ -438,7 +438,8 @@ pub const DECLARATIONS: &[Declaration] = &[
         "scope",
         Kind::Choice(SCOPES),
         Preset::Text("session"),
-        "says what an instance of the server belongs to; this version has `session` only",
+        "says what an instance of the server belongs to: one client session, or all of them \
+         (`global`); other scopes come in a later version",
     ),
     other(
         Home::Block,
@@ -543,9 +544,10 @@ pub const DECLARATIONS: &[Declaration] = &[
     other(
         Home::Block,
         "aliasOf",
-        Kind::Later,
+        Kind::Text,
         Preset::Nothing("none"),
-        "makes the entry a second name of another",
+        "makes the entry a second name of another one, with all that is said there; under `scope: \
+         global` both use the same instance",
     ),
     other(
         Home::Block,
@@ -573,7 +575,7 @@ pub const DECLARATIONS: &[Declaration] = &[
 /// The spellings of `type` and `transport`. `sse` is known, to be refused with its reason.
 const TRANSPORTS: &[&str] = &["stdio", "http", "streamable-http", "streamableHttp", "sse"];
 
-/// The scopes; those after the first belong to a later version.
+/// The scopes; those after the second belong to a later version.
 const SCOPES: &[&str] = &["session", "global", "cwd", "repo", "worktree", "call"];
 
 /// The declaration of `key`, if there is one.

@@ -37,7 +37,9 @@ pub struct Entry {
     pub definition: Result<Definition, EntryError>,
     /// How its calls are treated. The defaults if the entry is refused.
     pub options: EntryOptions,
-    /// The entry as it was written.
+    /// The entry whose second name this is.
+    pub alias_of: Option<String>,
+    /// The entry as it was written; of a second name: the other entry.
     raw: RawEntry,
 }
 
@@ -56,6 +58,8 @@ pub enum Scope {
     /// One instance for each client session.
     #[default]
     Session,
+    /// One instance for all of them.
+    Global,
 }
 
 /// How the calls of one entry are treated. All of it may change while instances live.
@@ -100,13 +104,19 @@ impl EntryOptions {
     fn apply(&mut self, block: &Layer) -> Result<(), Problem> {
         for (key, (place, given)) in block {
             match (*key, given) {
-                ("scope", Given::Text(text)) if text != "session" => {
-                    return Err(Problem::new(
-                        ProblemKind::Unavailable,
-                        place,
-                        format!("scope \"{text}\" is not available in this version"),
-                        "write \"session\", or remove the key",
-                    ));
+                ("scope", Given::Text(text)) => {
+                    self.scope = match text.as_str() {
+                        "session" => Scope::Session,
+                        "global" => Scope::Global,
+                        _ => {
+                            return Err(Problem::new(
+                                ProblemKind::Unavailable,
+                                place,
+                                format!("scope \"{text}\" comes in a later version"),
+                                "write \"session\" or \"global\", or remove the key",
+                            ));
+                        }
+                    };
                 }
                 ("replay", Given::Text(text)) => {
                     self.replay = match text.as_str() {
@@ -148,6 +158,7 @@ impl Entry {
             disabled: false,
             definition: Ok(definition),
             options,
+            alias_of: None,
             raw: RawEntry {
                 node,
                 folder: Arc::from(Path::new("")),
@@ -165,7 +176,18 @@ impl Entry {
     ) -> Entry {
         let raw = RawEntry { node, folder };
         let defaults = EntryOptions::from_settings(settings);
-        let (definition, options) = match raw.resolve(defaults.clone(), environment) {
+        let alias = raw.alias(environment);
+        let resolved = match &alias {
+            Ok(None) => raw.resolve(defaults.clone(), environment),
+            // Until `become_second_name`.
+            Ok(Some(target)) => Err(Problem::invalid(
+                &raw.node.place,
+                format!("there is no server `{target}`"),
+                "name another entry in `aliasOf`",
+            )),
+            Err(problem) => Err(problem.clone()),
+        };
+        let (definition, options) = match resolved {
             Ok((definition, options)) => (Ok(definition), options),
             Err(problem) => (Err(problem), defaults),
         };
@@ -175,8 +197,31 @@ impl Entry {
             disabled: raw.disabled(environment),
             definition,
             options,
+            alias_of: alias.unwrap_or_default(),
             raw,
         }
+    }
+
+    /// The name under which its instances are known where several sessions use them: its own, or
+    /// that of the entry whose second name it is.
+    pub fn instance_name(&self) -> &str {
+        self.alias_of.as_deref().unwrap_or(&self.name)
+    }
+
+    /// Takes what the other entry says, of which this is a second name.
+    pub(crate) fn become_second_name(&mut self, other: &Entry) {
+        if other.alias_of.is_some() {
+            let first = other.alias_of.as_deref().unwrap_or_default();
+            self.definition = Err(Problem::invalid(
+                &self.place,
+                format!("`{}` is a second name itself", other.name),
+                format!("write `\"aliasOf\": \"{first}\"`"),
+            ));
+            return;
+        }
+        self.definition.clone_from(&other.definition);
+        self.options = other.options.clone();
+        self.raw = other.raw.clone();
     }
 
     /// The definition that the same text makes now: variables and files are read again. Blocks on
@@ -262,6 +307,37 @@ fn ignored(name: &str) -> String {
 }
 
 impl RawEntry {
+    /// The name in `springline.aliasOf`. Such an entry says nothing else.
+    fn alias(&self, environment: &dyn Environment) -> Result<Option<String>, Problem> {
+        let block = self.node.member("springline");
+        let Some((declared, member)) = declaration(Home::Block, "aliasOf")
+            .zip(block.and_then(|block| block.node.member("aliasOf")))
+        else {
+            return Ok(None);
+        };
+        let expander = self.expander(environment, None);
+        let mut layer = Layer::new();
+        read_member(declared, member, &expander, &mut layer)?;
+        let Some((_, Given::Text(target))) = layer.get("aliasOf") else {
+            return Ok(None);
+        };
+        let inner = block.map_or(Ok(&[][..]), |block| block.node.members("`springline`"))?;
+        refuse_duplicates(inner)?;
+        let other = inner.iter().find(|held| held.name != "aliasOf");
+        let own =
+            self.node.members("the entry")?.iter().find(|held| {
+                held.name != "disabled" && declaration(Home::Entry, &held.name).is_some()
+            });
+        if let Some(other) = own.or(other) {
+            return Err(Problem::invalid(
+                &other.place,
+                format!("`{}` has no meaning beside `aliasOf`", other.name),
+                format!("write it at the entry `{target}`"),
+            ));
+        }
+        Ok(Some(target.clone()))
+    }
+
     fn disabled(&self, environment: &dyn Environment) -> bool {
         let Some(declared) = declaration(Home::Entry, "disabled") else {
             return false;

@@ -93,12 +93,29 @@ pub fn load(
         notes.extend(entry.notes());
         servers.insert(name, entry);
     }
+    second_names(&mut servers);
     Ok(Config {
         servers,
         settings,
         notes,
         files: gathered.files,
     })
+}
+
+/// Gives each second name what its entry says.
+fn second_names(servers: &mut IndexMap<String, Entry>) {
+    let aliases: Vec<(String, Entry)> = servers
+        .values()
+        .filter_map(|entry| {
+            let other = servers.get(entry.alias_of.as_deref()?)?;
+            Some((entry.name.clone(), other.clone()))
+        })
+        .collect();
+    for (name, other) in aliases {
+        if let Some(entry) = servers.get_mut(&name) {
+            entry.become_second_name(&other);
+        }
+    }
 }
 
 /// Replaces the variables in a text from the command line; the grammar is that of the files, and

@@ -9,7 +9,8 @@ use std::sync::Weak;
 use parking_lot::{Mutex, MutexGuard};
 use springline_proto::call::Moment;
 use springline_proto::session::{Input as SessionInput, Output as SessionOutput, Session};
-use springline_proto::upstream::{Input as UpstreamInput, Output as UpstreamOutput, Upstream};
+use springline_proto::shared::Serving;
+use springline_proto::upstream::{Input as UpstreamInput, Output as UpstreamOutput};
 
 use super::inbox::Inbox;
 use super::timer::{Timer, Wake};
@@ -47,21 +48,21 @@ impl Machine for Session {
     }
 }
 
-impl Machine for Upstream {
+impl Machine for Serving {
     type Input = UpstreamInput;
     type Output = UpstreamOutput;
     const TIMER: UpstreamInput = UpstreamInput::Timer;
 
     fn handle(&mut self, now: Moment, input: UpstreamInput) {
-        Upstream::handle(self, now, input);
+        Serving::handle(self, now, input);
     }
 
     fn poll(&mut self) -> Option<UpstreamOutput> {
-        Upstream::poll(self)
+        Serving::poll(self)
     }
 
     fn next_deadline(&self) -> Option<Moment> {
-        Upstream::next_deadline(self)
+        Serving::next_deadline(self)
     }
 }
 
@@ -91,7 +92,7 @@ impl<M: Machine> Driver<M> {
         }
     }
 
-    /// Leaves an input for the one who drives now: only for use from inside a turn.
+    /// Leaves an input: for the one who drives now, or for a [`Self::go_on`] that must follow.
     pub(crate) fn leave(&self, input: M::Input) {
         self.inbox.put(input);
     }
@@ -103,11 +104,31 @@ impl<M: Machine> Driver<M> {
         input: M::Input,
         timer: &Timer,
         whom: &Weak<dyn Wake>,
+        perform: impl FnMut(Vec<M::Output>),
+    ) {
+        if self.inbox.enter(input) {
+            self.take_turns(timer, whom, perform);
+        }
+    }
+
+    /// The same with inputs that were left before.
+    pub(crate) fn go_on(
+        &self,
+        timer: &Timer,
+        whom: &Weak<dyn Wake>,
+        perform: impl FnMut(Vec<M::Output>),
+    ) {
+        if self.inbox.enter_left() {
+            self.take_turns(timer, whom, perform);
+        }
+    }
+
+    fn take_turns(
+        &self,
+        timer: &Timer,
+        whom: &Weak<dyn Wake>,
         mut perform: impl FnMut(Vec<M::Output>),
     ) {
-        if !self.inbox.enter(input) {
-            return;
-        }
         loop {
             let mut outputs = Vec::new();
             {
@@ -156,6 +177,17 @@ impl<M: Machine> Driver<M> {
     /// The next input drives again.
     pub(crate) fn release(&self) {
         self.inbox.release();
+    }
+
+    /// The machine after all inputs that were left so far: for a change that must not overtake them.
+    /// What comes out waits for the next turn.
+    pub(crate) fn caught_up(&self) -> impl std::ops::DerefMut<Target = M> + '_ {
+        let mut core = self.core.lock();
+        let now = clock::moment();
+        while let Some(input) = self.inbox.take() {
+            core.machine.handle(now, input);
+        }
+        MutexGuard::map(core, |core| &mut core.machine)
     }
 
     /// A look at the machine, or a change that is no input. Nothing else may be called meanwhile.

@@ -10,7 +10,7 @@ use springline_proto::upstream::{Output, Transport};
 
 use super::credential::http_spec;
 use super::rest::Rest;
-use crate::config::{Definition, Entry, Secret, Settings};
+use crate::config::{Definition, Entry, Scope, Secret, Settings};
 use crate::event::Events;
 use crate::upstream::http::{HttpLimits, HttpShared, HttpTransport};
 use crate::upstream::stdio::{ChildSpec, ChildView, LineBudget, StdioLimits, StdioTransport};
@@ -25,6 +25,10 @@ pub(crate) struct EntrySpec {
     pub(crate) settings: UpstreamSettings,
     /// The definition with its credentials, as a keyed digest.
     pub(crate) identity: [u8; 32],
+    /// The name under which its instance is known if several sessions use it.
+    pub(crate) instance: Arc<str>,
+    /// What an instance of it belongs to.
+    pub(crate) scope: Scope,
     /// The entry as configured, to read its credentials again.
     pub(crate) entry: Entry,
 }
@@ -40,8 +44,26 @@ impl EntrySpec {
             definition,
             settings: upstream_settings(entry, settings),
             identity: rest.identity(entry),
+            instance: Arc::from(entry.instance_name()),
+            scope: entry.options.scope,
             entry: entry.clone(),
         }
+    }
+
+    /// Whether all sessions use one instance of it.
+    pub(crate) fn is_global(&self) -> bool {
+        self.scope == Scope::Global && self.definition.is_ok()
+    }
+
+    /// The same under the name of its instance.
+    pub(crate) fn of_instance(self: &Arc<Self>) -> Arc<Self> {
+        if self.name == self.instance {
+            return Arc::clone(self);
+        }
+        Arc::new(Self {
+            name: Arc::clone(&self.instance),
+            ..Self::clone(self)
+        })
     }
 
     pub(crate) fn transport(&self) -> Transport {

@@ -36,6 +36,12 @@ impl<T> Inbox<T> {
         !std::mem::replace(&mut queue.driven, true)
     }
 
+    /// Takes the turn to drive if inputs wait and nobody drives.
+    pub(crate) fn enter_left(&self) -> bool {
+        let mut queue = self.0.lock();
+        !queue.inputs.is_empty() && !std::mem::replace(&mut queue.driven, true)
+    }
+
     /// Leaves an input.
     pub(crate) fn put(&self, input: T) {
         self.0.lock().inputs.push_back(input);
@@ -93,7 +99,10 @@ mod tests {
         assert!(!inbox.exit(), "an input came meanwhile");
         assert_eq!(inbox.take(), Some(3));
         assert!(inbox.exit());
-        assert!(inbox.enter(4));
+        assert!(!inbox.enter_left(), "nothing waits");
+        inbox.put(4);
+        assert!(inbox.enter_left());
+        assert!(!inbox.enter(5), "it drives");
     }
 
     #[test]

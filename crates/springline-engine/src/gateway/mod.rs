@@ -3,9 +3,13 @@
 //! Owns every session and upstream of the process. Downstream drivers know only [`Gateway`],
 //! [`SessionHandle`] and [`PartStream`]; it must not know HTTP.
 
+mod claim;
 mod credential;
+mod dormant;
 mod driver;
 mod entry;
+mod global;
+mod home;
 mod inbox;
 mod mailbox;
 mod reload;
@@ -16,6 +20,7 @@ mod shared;
 mod timer;
 mod upstream;
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,6 +39,7 @@ use self::entry::{EntrySpec, LAST_WORDS_MAX, Limits, SHUT_DOWN_MAX};
 use self::revive::hex;
 use self::session::SessionCell;
 use self::shared::Shared;
+use self::upstream::UpstreamCell;
 use crate::config::{Config, Settings};
 use crate::downstream::{Gate, OpenError, Parts, Principal, Session as GateSession};
 use crate::event::Events;
@@ -55,10 +61,10 @@ pub struct ServerView {
     pub instances: Vec<InstanceView>,
 }
 
-/// One upstream of one session.
+/// One upstream of one session, or of all.
 #[derive(Clone, Debug)]
 pub struct InstanceView {
-    /// The digest of the session's id.
+    /// The digest of the session's id; `global` for one that all sessions share.
     pub session: String,
     /// What it is at.
     pub standby: Standby,
@@ -96,8 +102,14 @@ impl Gateway {
         let sweeper = Arc::clone(&shared);
         // Blocks on the disk, and nobody waits for it.
         spawn::blocking(move || {
-            let entries = sweeper.entries.read().keys().cloned().collect::<Vec<_>>();
-            let is_configured = |name: &str| entries.iter().any(|held| **held == *name);
+            let entries = sweeper.entries.read().clone();
+            let is_configured = |name: &str, is_global: bool| {
+                if is_global {
+                    sweeper.global_spec(name).is_some()
+                } else {
+                    entries.get(name).is_some_and(|spec| !spec.is_global())
+                }
+            };
             sweeper.rest.sweep(is_configured, &sweeper.events);
         });
         spawn::named("timer", Arc::clone(&shared.timer).run());
@@ -207,29 +219,29 @@ impl Gateway {
     /// All server entries, for people, in the order of the configuration. Looks for launchers on
     /// the disk.
     pub fn servers(&self) -> Vec<ServerView> {
-        let mut instances: std::collections::HashMap<Arc<str>, Vec<InstanceView>> =
-            std::collections::HashMap::new();
+        let mut own: HashMap<Arc<str>, Vec<InstanceView>> = HashMap::new();
         for session in self.shared.sessions() {
             for cell in session.upstreams() {
-                let (standby, pending) = cell.standby();
-                let view = InstanceView {
-                    session: session.digest.to_string(),
-                    standby,
-                    pending,
-                    pids: cell
-                        .carrier()
-                        .children()
-                        .iter()
-                        .filter_map(|child| child.pid)
-                        .collect(),
-                };
-                instances
-                    .entry(Arc::clone(cell.carrier().server()))
-                    .or_default()
-                    .push(view);
+                let view = view_of(&cell, session.digest.to_string());
+                let server = Arc::clone(cell.carrier().server());
+                own.entry(server).or_default().push(view);
             }
         }
+        let globals = self.shared.globals();
+        let globals: HashMap<Arc<str>, InstanceView> = globals
+            .iter()
+            .map(|global| {
+                let view = view_of(&global.current(), "global".to_owned());
+                (Arc::clone(global.name()), view)
+            })
+            .collect();
         let entries = self.shared.entries.read();
+        let mut instances = |spec: &EntrySpec| {
+            let mut views = own.remove(&spec.name).unwrap_or_default();
+            let global = globals.get(&spec.instance).filter(|_| spec.is_global());
+            views.extend(global.cloned());
+            views
+        };
         entries
             .values()
             .map(|spec| ServerView {
@@ -238,7 +250,7 @@ impl Gateway {
                     && spec.definition.is_ok(),
                 unavailable: spec.problem(),
                 failure: self.shared.failure(&spec.name),
-                instances: instances.remove(&spec.name).unwrap_or_default(),
+                instances: instances(spec),
             })
             .collect()
     }
@@ -246,10 +258,14 @@ impl Gateway {
     /// Takes every instance of a server out of service: it finishes what it has, and the next call
     /// starts a new one. Says how many there were; `None` if there is no such server.
     pub fn restart(&self, server: &str) -> Option<usize> {
-        if !self.shared.entries.read().contains_key(server) {
-            return None;
-        }
+        let spec = self.shared.entries.read().get(server).cloned()?;
         let mut count = 0;
+        for global in self.shared.globals() {
+            if spec.is_global() && *global.name() == spec.instance {
+                global.current().input(UpstreamInput::Retire);
+                count += 1;
+            }
+        }
         for session in self.shared.sessions() {
             for cell in session.upstreams() {
                 if &**cell.carrier().server() == server {
@@ -305,6 +321,9 @@ impl Gateway {
             // A session may be closing on another thread; its upstreams are retired before it goes.
             while self.shared.sessions().iter().any(is_ended) {
                 tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            for global in self.shared.globals() {
+                global.end(end_sessions);
             }
             for cell in self.shared.retired() {
                 cell.shut_down(LAST_WORDS_MAX).await;
@@ -380,6 +399,17 @@ impl GateSession for SessionHandle {
 impl Parts for PartStream {
     fn next(&mut self) -> impl Future<Output = Option<Part>> + Send {
         PartStream::next(self)
+    }
+}
+
+fn view_of(cell: &UpstreamCell, session: String) -> InstanceView {
+    let (standby, pending) = cell.standby();
+    let children = cell.carrier().children();
+    InstanceView {
+        session,
+        standby,
+        pending,
+        pids: children.iter().filter_map(|child| child.pid).collect(),
     }
 }
 

@@ -1,7 +1,8 @@
 //! A new configuration for a gateway that runs.
 //!
-//! Owns what becomes of every upstream whose entry changed, went or came back. What is the same
-//! stays untouched: its process, its session, its calls in flight. Must not know files.
+//! Owns what becomes of every upstream whose entry changed, went or came back, or is shared otherwise.
+//! What is the same stays untouched: its process, its session, its calls in flight. Must not know
+//! files.
 
 use std::sync::Arc;
 
@@ -9,12 +10,14 @@ use indexmap::IndexMap;
 use serde_json::json;
 use springline_proto::error::{Fault, FaultKind};
 use springline_proto::session::Input as SessionInput;
-use springline_proto::upstream::{Drain, Input, Upstream};
+use springline_proto::shared::Handover;
+use springline_proto::upstream::{Drain, Input, Legacy, Upstream, UpstreamConfig};
 
 use super::Gateway;
 use super::entry::EntrySpec;
-use super::session::SessionCell;
-use super::shared::fault_of;
+use super::global::GlobalCell;
+use super::session::{SessionCell, Way};
+use super::shared::{Shared, fault_of};
 use super::upstream::UpstreamCell;
 use crate::clock;
 use crate::config::{Config, Definition};
@@ -37,7 +40,7 @@ pub struct Changes {
 
 /// How two entries of the same name differ.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Difference {
+pub(super) enum Difference {
     /// Not at all.
     None,
     /// The same server, with other knobs or written otherwise.
@@ -48,7 +51,11 @@ enum Difference {
     Other,
 }
 
-fn difference(old: &EntrySpec, new: &EntrySpec) -> Difference {
+pub(super) fn difference(old: &EntrySpec, new: &EntrySpec) -> Difference {
+    let is_usable = old.definition.is_ok() && new.definition.is_ok();
+    if is_usable && (old.scope != new.scope || old.instance != new.instance) {
+        return Difference::Other;
+    }
     let is_same_text = old.entry.text_identity(TEXT_KEY) == new.entry.text_identity(TEXT_KEY);
     match (&old.definition, &new.definition) {
         (Ok(_), Ok(_)) if old.identity == new.identity => {
@@ -111,11 +118,14 @@ impl Gateway {
             || !changes.changed.is_empty()
             || !old.keys().eq(entries.keys());
         shared.configure(settings);
-        *shared.entries.write() = entries;
+        let entries = {
+            let mut held = shared.entries.write();
+            *held = entries;
+            held.clone()
+        };
         if is_other || are_lists_other {
-            for session in shared.sessions() {
-                session.reconfigure(are_lists_other);
-            }
+            shared.reconcile(are_lists_other);
+            shared.settle_stored(&old, &entries);
         }
         let facts = json!({
             "added": changes.added,
@@ -137,6 +147,26 @@ impl Gateway {
     }
 }
 
+impl Shared {
+    /// Brings everything in line with the entries as they are now. Called by the one reload that is
+    /// under way.
+    fn reconcile(self: &Arc<Self>, are_lists_other: bool) {
+        // Those that are there first: sessions that come to them meet the new definition.
+        for global in self.globals() {
+            global.reconcile();
+        }
+        for session in self.sessions() {
+            session.reconfigure(are_lists_other);
+        }
+        // Those that are gone last: their sessions have taken along what need not end there.
+        for global in self.globals() {
+            if global.drain() {
+                self.forget_global(global.name());
+            }
+        }
+    }
+}
+
 impl SessionCell {
     /// Brings everything in line with the entries as they are now.
     fn reconfigure(&self, are_lists_other: bool) {
@@ -149,53 +179,188 @@ impl SessionCell {
         }
     }
 
-    /// Brings one upstream in line with its entry. May run on several threads at once.
+    /// Brings the way to one server in line with its entry. May run on several threads at once.
     pub(super) fn reconcile(&self, server: &Arc<str>) {
         loop {
-            let Some(cell) = self.upstreams.lock().get(server).cloned() else {
+            let Some(way) = self.upstreams.lock().get(server).cloned() else {
                 return;
             };
             let wanted = self.shared.entries.read().get(server).cloned();
-            let wanted = match (cell.spec(), wanted) {
-                (None, None) => return,
-                (Some(_), None) => {
-                    let fault = Fault::new(FaultKind::ServerRemoved);
-                    cell.input(Input::Drain(Drain::Refuse(fault)));
-                    return;
+            let is_done = match (way, wanted) {
+                (Way::Own(cell), wanted) => self.reconcile_own(server, &cell, wanted),
+                // One that cannot be used is the shared one's to say.
+                (Way::Global(global), Some(wanted))
+                    if wanted.instance == *global.name()
+                        && (wanted.is_global() || wanted.definition.is_err()) =>
+                {
+                    true
                 }
-                (Some(held), Some(wanted)) if Arc::ptr_eq(&held, &wanted) => return,
-                (Some(held), Some(wanted)) => {
-                    let difference = difference(&held, &wanted);
-                    if difference != Difference::Other && cell.revive() {
-                        cell.adopt(wanted, difference == Difference::Rotated);
-                        return;
-                    }
-                    wanted
-                }
-                (None, Some(wanted)) => wanted,
+                (Way::Global(global), wanted) => self.depart(server, &global, wanted.as_ref()),
             };
-            if self.replace(server, &cell, &wanted) {
+            if is_done {
                 return;
             }
         }
     }
 
-    /// Puts a new upstream in the place of `old`, unless that is not in its place any more. What was
-    /// sent to `old` finishes there.
-    fn replace(&self, server: &Arc<str>, old: &Arc<UpstreamCell>, spec: &Arc<EntrySpec>) -> bool {
-        let owner = self.owner();
-        let config = self
-            .shared
-            .upstream_config(server, Some(spec), owner.session);
-        let fault = fault_of(Some(spec));
-        let blank = Upstream::new(config.clone(), clock::moment());
-        let new = self.shared.carry(server, Some(spec), owner, blank);
-        // Calls that come before it knows what `old` leaves wait in its inbox.
-        new.hold();
+    /// Says whether it is done; if not, something else was quicker.
+    fn reconcile_own(
+        &self,
+        server: &Arc<str>,
+        cell: &Arc<UpstreamCell>,
+        wanted: Option<Arc<EntrySpec>>,
+    ) -> bool {
+        if wanted.as_ref().is_some_and(|wanted| wanted.is_global()) {
+            return self.join_global(server, cell);
+        }
+        match (cell.spec(), wanted) {
+            (None, None) => true,
+            (Some(_), None) => {
+                let fault = Fault::new(FaultKind::ServerRemoved);
+                cell.input(Input::Drain(Drain::Refuse(fault)));
+                true
+            }
+            (Some(held), Some(wanted)) if Arc::ptr_eq(&held, &wanted) => true,
+            (Some(held), Some(wanted)) => {
+                let difference = difference(&held, &wanted);
+                if difference != Difference::Other && cell.revive() {
+                    cell.adopt(wanted, difference == Difference::Rotated);
+                    return true;
+                }
+                self.replace(server, cell, &wanted)
+            }
+            (None, Some(wanted)) => self.replace(server, cell, &wanted),
+        }
+    }
+
+    /// From now on the session uses what all share in the place of `old`. What was sent to `old`
+    /// finishes there.
+    fn join_global(&self, server: &Arc<str>, old: &Arc<UpstreamCell>) -> bool {
+        let instance = self.shared.instance_of(server);
+        let Some(global) = instance.and_then(|instance| self.shared.global(&instance)) else {
+            return false;
+        };
+        global.join(self.key(), self.this());
         {
             let mut upstreams = self.upstreams.lock();
             match upstreams.get_mut(server) {
-                Some(held) if Arc::ptr_eq(held, old) => *held = Arc::clone(&new),
+                Some(way) if way.is_own(old) => *way = Way::Global(Arc::clone(&global)),
+                _ => return false,
+            }
+            self.leaving.lock().push(Arc::clone(old));
+        }
+        if let Handover::Own(legacy) = old.hand_over() {
+            self.bring(server, &global, legacy);
+        }
+        if let Some(rest) = self.at_rest_key() {
+            // Nobody goes on with its session: it ends with its last call.
+            self.shared
+                .rest
+                .forget_upstream(rest, server, &self.shared.events);
+        }
+        old.input(Input::Timer);
+        if old.is_gone() {
+            self.left(old);
+        }
+        true
+    }
+
+    /// The session does not use a shared upstream any more: its entry is gone, is not shared, or is
+    /// another. Calls in flight finish there, what was not sent comes along.
+    fn depart(
+        &self,
+        server: &Arc<str>,
+        old: &Arc<GlobalCell>,
+        wanted: Option<&Arc<EntrySpec>>,
+    ) -> bool {
+        let binding = self.binding(server);
+        let other = wanted
+            .filter(|wanted| wanted.is_global())
+            .and_then(|wanted| self.shared.global(&wanted.instance));
+        let (way, begins) = if let Some(global) = &other {
+            global.join(self.key(), self.this());
+            (Way::Global(Arc::clone(global)), None)
+        } else {
+            let (new, config) = self.blank(server, wanted);
+            (Way::Own(Arc::clone(&new)), Some((new, config)))
+        };
+        {
+            let mut upstreams = self.upstreams.lock();
+            match upstreams.get_mut(server) {
+                Some(held) if held.is_global(old) => *held = way,
+                _ => return false,
+            }
+            let mut parted = self.parted.lock();
+            let is_known = |(name, held): &(Arc<str>, Arc<GlobalCell>)| {
+                name == server && Arc::ptr_eq(held, old)
+            };
+            if !parted.iter().any(is_known) {
+                parted.push((Arc::clone(server), Arc::clone(old)));
+            }
+        }
+        let Some((legacy, moved)) = old.part(&binding) else {
+            return true;
+        };
+        if let Some(global) = &other {
+            self.bring(server, global, Box::new(legacy));
+        } else if let Some((new, config)) = begins {
+            new.begin(config, legacy.into(), fault_of(wanted.map(Arc::as_ref)));
+            self.end_if_over(server, new);
+        }
+        for (key, moved) in moved {
+            self.to_upstream(server, Input::Take { key, moved });
+        }
+        true
+    }
+
+    /// Tells a shared upstream what the session had set up before it came.
+    fn bring(&self, server: &Arc<str>, global: &Arc<GlobalCell>, legacy: Box<Legacy>) {
+        let binding = self.binding(server);
+        global.input(&binding, Input::Join(legacy));
+        let is_over = !self.upstreams.lock().contains_key(server);
+        if is_over {
+            self.leave_global(server, global);
+        }
+    }
+
+    /// Ends a new upstream if the session ended meanwhile, or another reload took this one's place.
+    fn end_if_over(&self, server: &Arc<str>, new: Arc<UpstreamCell>) {
+        let is_kept = self
+            .upstreams
+            .lock()
+            .get(server)
+            .is_some_and(|way| way.is_own(&new));
+        if !is_kept {
+            self.end(new);
+        }
+    }
+
+    /// An upstream of the session's own that takes nothing in until it is begun.
+    fn blank(
+        &self,
+        server: &Arc<str>,
+        spec: Option<&Arc<EntrySpec>>,
+    ) -> (Arc<UpstreamCell>, UpstreamConfig) {
+        let owner = self.owner();
+        let config = self
+            .shared
+            .upstream_config(server, spec.map(Arc::as_ref), owner.session);
+        let machine = Upstream::new(config.clone(), clock::moment());
+        let new = self.shared.carry(server, spec, owner, machine.into());
+        // Calls that come before it knows what the one before leaves wait in its inbox.
+        new.hold();
+        (new, config)
+    }
+
+    /// Puts a new upstream in the place of `old`, unless that is not in its place any more. What was
+    /// sent to `old` finishes there.
+    fn replace(&self, server: &Arc<str>, old: &Arc<UpstreamCell>, spec: &Arc<EntrySpec>) -> bool {
+        let fault = fault_of(Some(spec));
+        let (new, config) = self.blank(server, Some(spec));
+        {
+            let mut upstreams = self.upstreams.lock();
+            match upstreams.get_mut(server) {
+                Some(way) if way.is_own(old) => *way = Way::Own(Arc::clone(&new)),
                 _ => return false,
             }
             // Before the lock goes: what the client says to `old` must find it.
@@ -207,27 +372,22 @@ impl SessionCell {
         if old.is_gone() {
             self.left(old);
         }
-        let is_kept = self
-            .upstreams
-            .lock()
-            .get(server)
-            .is_some_and(|held| Arc::ptr_eq(held, &new));
-        if !is_kept {
-            // The session ended meanwhile, or another reload took this one's place.
-            self.end(new);
-        }
+        self.end_if_over(server, new);
         true
     }
 
     /// What concerns calls that are with an upstream on its way out reaches that one too. Says
     /// whether it concerns nothing else.
-    pub(super) fn to_leaving(&self, server: &str, input: &Input) -> bool {
+    pub(super) fn to_leaving(&self, server: &Arc<str>, input: &Input) -> bool {
         let (Input::Cancel { .. } | Input::Asking { .. } | Input::Reply { .. }) = input else {
             return false;
         };
+        for global in self.parted_from(server) {
+            global.input(&self.binding(server), input.clone());
+        }
         let leaving = self.leaving.lock().clone();
         for cell in leaving {
-            if **cell.carrier().server() != *server {
+            if cell.carrier().server() != server {
                 continue;
             }
             if let Input::Reply { generation, .. } = input {
@@ -240,6 +400,13 @@ impl SessionCell {
             }
         }
         false
+    }
+
+    /// The shared upstreams that this session used by this name.
+    fn parted_from(&self, server: &str) -> Vec<Arc<GlobalCell>> {
+        let parted = self.parted.lock();
+        let of_it = parted.iter().filter(|(name, _)| **name == *server);
+        of_it.map(|(_, global)| Arc::clone(global)).collect()
     }
 
     /// The last call of an upstream on its way out is over.

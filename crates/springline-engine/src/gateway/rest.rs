@@ -10,15 +10,16 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use parking_lot::Mutex;
-use springline_proto::call::Generation;
+use springline_proto::call::{Generation, SessionKey};
 use springline_proto::session::{Mark, Output as SessionOutput, Past, PastCall};
-use springline_proto::upstream::{Output as UpstreamOutput, Record as UpstreamRecord};
+use springline_proto::upstream::Output as UpstreamOutput;
 use springline_store::{
     CallEntry, CallId, CallState, DigestKey, EmbeddedStore, Entries, EntryMemory, FileJournal,
     Finding, Journal, Kind, MemoryJournal, MemoryStore, Op, Results, SessionDigest, StateFolder,
     Store,
 };
 
+use super::claim::{report_removal, upstream_key, upstream_value};
 use crate::clock;
 use crate::config::Entry;
 use crate::event::Events;
@@ -32,6 +33,13 @@ pub(crate) const AGE_MAX: Duration = Duration::from_hours(1);
 /// Stands for the id of a pipe, which has none.
 const PIPE: &str = "pipe";
 
+/// A session at rest that was not used since the start.
+struct Dormant {
+    used: Duration,
+    /// The one server that it speaks to; none for all.
+    endpoint: Option<Box<str>>,
+}
+
 /// Why the state folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("the state folder {folder} cannot be used: {cause}")]
@@ -42,15 +50,18 @@ pub struct RestError {
 
 /// What a gateway keeps beyond its process.
 pub struct Rest {
-    store: Arc<dyn Store>,
+    pub(super) store: Arc<dyn Store>,
     journal: Arc<dyn Journal>,
     results: Results,
     digests: DigestKey,
     pub(crate) memory: Arc<dyn EntryMemory>,
     /// The ordinal of this start, from 1: numbers that must never come twice begin above it.
     start: u64,
-    /// Sessions that are stored and were not used since the start, with their last use.
-    dormant: Mutex<HashMap<SessionDigest, Duration>>,
+    /// Sessions that are stored and were not used since the start.
+    dormant: Mutex<HashMap<SessionDigest, Dormant>>,
+    /// Held to look at a record of an upstream and take its session out: each session is ended once,
+    /// or left once.
+    pub(super) claims: Mutex<()>,
     /// The calls of before the start that are not settled.
     past: Mutex<HashMap<SessionDigest, Vec<CallEntry>>>,
     /// Calls of clients that are not settled: only these are followed. A session's own requests, and
@@ -99,6 +110,7 @@ impl Rest {
             memory: Arc::new(entries),
             start: next_start(&*store).map_err(|error| failed(&error))?,
             dormant: Mutex::default(),
+            claims: Mutex::default(),
             past: Mutex::default(),
             open: Mutex::default(),
             is_durable: true,
@@ -112,7 +124,10 @@ impl Rest {
             .records
         {
             if let (Some(digest), Some(used)) = (digest_of(&record.key), last_use(&record.value)) {
-                rest.dormant.get_mut().insert(digest, used);
+                let endpoint = open_session(&record.value).and_then(|stored| stored.endpoint);
+                let endpoint = endpoint.map(String::into_boxed_str);
+                let dormant = Dormant { used, endpoint };
+                rest.dormant.get_mut().insert(digest, dormant);
             }
         }
         for entry in recovered.open {
@@ -143,6 +158,7 @@ impl Rest {
             memory: Arc::new(Entries::in_memory()),
             start: 1,
             dormant: Mutex::default(),
+            claims: Mutex::default(),
             past: Mutex::default(),
             open: Mutex::default(),
             is_durable: false,
@@ -241,10 +257,12 @@ impl Rest {
         self.write(&ops, &entries, events);
     }
 
-    /// Makes durable what an upstream's outputs ask for.
+    /// Makes durable what an upstream's outputs ask for. Its record is that of `owner`; `session_of`
+    /// knows what stands for the session of a call, if that outlives the process.
     pub(crate) fn keep_upstream(
         &self,
-        session: SessionDigest,
+        owner: SessionDigest,
+        session_of: impl Fn(SessionKey) -> Option<SessionDigest>,
         server: &str,
         identity: &[u8; 32],
         outputs: &[UpstreamOutput],
@@ -255,19 +273,16 @@ impl Rest {
         for output in outputs {
             match output {
                 UpstreamOutput::Persist(record) => {
-                    let mut value = BytesMut::with_capacity(256);
-                    value.put_slice(identity);
-                    value.put_slice(&record.encode());
-                    ops.push(Op::put(
-                        Kind::Upstream,
-                        upstream_key(session, server),
-                        value.freeze(),
-                    ));
+                    let value = upstream_value(identity, record);
+                    ops.push(Op::put(Kind::Upstream, upstream_key(owner, server), value));
                 }
                 UpstreamOutput::Forget => {
-                    ops.push(Op::remove(Kind::Upstream, upstream_key(session, server)));
+                    ops.push(Op::remove(Kind::Upstream, upstream_key(owner, server)));
                 }
                 UpstreamOutput::Sent { key, generation } => {
+                    let Some(session) = session_of(key.session) else {
+                        continue;
+                    };
                     let number = key.number;
                     let call = CallId { session, number };
                     let generation = *generation;
@@ -296,7 +311,7 @@ impl Rest {
         self.write(&ops, &entries, events);
     }
 
-    fn write(&self, ops: &[Op], entries: &[CallEntry], events: &Events) {
+    pub(super) fn write(&self, ops: &[Op], entries: &[CallEntry], events: &Events) {
         if !self.is_durable {
             return;
         }
@@ -304,6 +319,9 @@ impl Rest {
             && let Err(error) = self.store.apply(ops)
         {
             report(events, "records", &error);
+            for op in ops {
+                report_removal(events, op, &error);
+            }
         }
         if !entries.is_empty()
             && let Err(error) = self.journal.append(entries)
@@ -353,31 +371,12 @@ impl Rest {
             .collect()
     }
 
-    /// The stored upstream of a session, and whether it is of this very definition.
-    pub(crate) fn upstream(
-        &self,
-        session: SessionDigest,
-        server: &str,
-        identity: &[u8; 32],
-    ) -> Option<(UpstreamRecord, bool)> {
-        if !self.is_durable {
-            return None;
-        }
-        let value = self
-            .store
-            .get(Kind::Upstream, &upstream_key(session, server))
-            .ok()??;
-        let (held, record) = (value.get(..32)?, value.slice(32..));
-        Some((UpstreamRecord::decode(&record)?, held == identity))
-    }
-
-    /// Whether an upstream of the session is stored.
-    pub(crate) fn has_upstream(&self, session: SessionDigest, server: &str) -> bool {
-        self.is_durable
-            && self
-                .store
-                .get(Kind::Upstream, &upstream_key(session, server))
-                .is_ok_and(|value| value.is_some())
+    /// Whether a session is at rest that speaks to an endpoint like this.
+    pub(crate) fn is_any_dormant(&self, speaks_to: impl Fn(Option<&str>) -> bool) -> bool {
+        let dormant = self.dormant.lock();
+        dormant
+            .values()
+            .any(|held| speaks_to(held.endpoint.as_deref()))
     }
 
     /// The session is over: nothing of it comes back.
@@ -452,7 +451,7 @@ impl Rest {
         let mut dormant = self.dormant.lock();
         let old: Vec<SessionDigest> = dormant
             .iter()
-            .filter(|(_, used)| **used < before)
+            .filter(|(_, dormant)| dormant.used < before)
             .map(|(digest, _)| *digest)
             .collect();
         old.into_iter()
@@ -469,44 +468,11 @@ impl Rest {
         let mut dormant = self.dormant.lock();
         let digest = dormant
             .iter()
-            .min_by_key(|(_, used)| **used)
+            .min_by_key(|(_, dormant)| dormant.used)
             .map(|(digest, _)| *digest)?;
         dormant.remove(&digest);
         let value = self.store.get(Kind::Session, &key_of(digest)).ok()??;
         Some((digest, open_session(&value)?))
-    }
-
-    /// Removes what is stored of upstreams whose entry is gone: their sessions are left to expire,
-    /// because nobody has the configuration to end them with. Blocks on the disk.
-    pub(crate) fn sweep(&self, is_configured: impl Fn(&str) -> bool, events: &Events) {
-        if !self.is_durable {
-            return;
-        }
-        let Ok(loaded) = self.store.load(Kind::Upstream) else {
-            return;
-        };
-        for record in loaded.records {
-            let server = record
-                .key
-                .get(16..)
-                .and_then(|name| std::str::from_utf8(name).ok());
-            let Some(server) = server.filter(|server| !is_configured(server)) else {
-                continue;
-            };
-            let mut facts = serde_json::Map::new();
-            facts.insert("server".to_owned(), server.into());
-            facts.insert("reason".to_owned(), "it is not configured any more".into());
-            match self
-                .store
-                .apply(&[Op::remove(Kind::Upstream, record.key.clone())])
-            {
-                Ok(_) => events.record("session.left_to_expire", facts),
-                Err(error) => {
-                    facts.insert("cause".to_owned(), chain(&error).into());
-                    events.record("record.removal_failed", facts);
-                }
-            }
-        }
     }
 
     /// Waits until all is on the disk; for an orderly stop.
@@ -581,12 +547,6 @@ fn digest_of(key: &[u8]) -> Option<SessionDigest> {
     key.try_into().ok().map(SessionDigest)
 }
 
-fn upstream_key(session: SessionDigest, server: &str) -> Bytes {
-    let mut key = BytesMut::from(&session.0[..]);
-    key.put_slice(server.as_bytes());
-    key.freeze()
-}
-
 /// Counts this start.
 fn next_start(store: &dyn Store) -> Result<u64, springline_store::StoreError> {
     let held = store.get(Kind::Meta, STARTS)?;
@@ -611,7 +571,7 @@ fn report(events: &Events, what: &'static str, error: &dyn std::error::Error) {
     events.record("store.failed", facts);
 }
 
-fn chain(error: &dyn std::error::Error) -> String {
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -10,11 +10,13 @@ use springline_proto::call::{ClientExchange, Connection, Moment, SessionKey};
 use springline_proto::error::{Fault, FaultKind};
 use springline_proto::message::{Kind, Message, ParseError};
 use springline_proto::session::{Accept, Endpoint, Event, Input, Output, Part, Session};
-use springline_proto::upstream::Input as UpstreamInput;
+use springline_proto::upstream::{Binding, Input as UpstreamInput};
 use springline_proto::version::Version;
 use springline_store::SessionDigest;
 
 use super::driver::{Driver, Machine as _};
+use super::global::GlobalCell;
+use super::home::Home;
 use super::mailbox::{Mailbox, Put};
 use super::rest;
 use super::shared::{Owner, Shared};
@@ -53,12 +55,34 @@ pub(crate) struct SessionCell {
     driver: Driver<Session>,
     routes: Mutex<Routes>,
     /// Held for a look-up or a change; never while anything else is called.
-    pub(super) upstreams: Mutex<BTreeMap<Arc<str>, Arc<UpstreamCell>>>,
+    pub(super) upstreams: Mutex<BTreeMap<Arc<str>, Way>>,
     /// Upstreams whose place is taken, until their last call is over. The same.
     pub(super) leaving: Mutex<Vec<Arc<UpstreamCell>>>,
+    /// Shared upstreams that this session does not use any more, but for calls in flight. Each at
+    /// most once by each name. The same.
+    pub(super) parted: Mutex<Vec<(Arc<str>, Arc<GlobalCell>)>>,
     next: AtomicU64,
     pub(super) shared: Arc<Shared>,
     this: Weak<SessionCell>,
+}
+
+/// The way to a server.
+#[derive(Clone)]
+pub(super) enum Way {
+    /// An upstream of this session alone.
+    Own(Arc<UpstreamCell>),
+    /// One that others use too.
+    Global(Arc<GlobalCell>),
+}
+
+impl Way {
+    pub(super) fn is_own(&self, cell: &Arc<UpstreamCell>) -> bool {
+        matches!(self, Self::Own(held) if Arc::ptr_eq(held, cell))
+    }
+
+    pub(super) fn is_global(&self, global: &Arc<GlobalCell>) -> bool {
+        matches!(self, Self::Global(held) if Arc::ptr_eq(held, global))
+    }
 }
 
 /// What tells a session from all others.
@@ -111,6 +135,7 @@ impl SessionCell {
             routes: Mutex::default(),
             upstreams: Mutex::default(),
             leaving: Mutex::default(),
+            parted: Mutex::default(),
             next: AtomicU64::new(1),
             shared,
             this: this.clone(),
@@ -156,7 +181,9 @@ impl SessionCell {
     pub(super) fn suspend(&self) {
         self.end_leaving();
         let upstreams = std::mem::take(&mut *self.upstreams.lock());
-        for cell in upstreams.into_values() {
+        for way in upstreams.into_values() {
+            // A shared one is let go of when all sessions are.
+            let Way::Own(cell) = way else { continue };
             self.shared.retire_upstream(Arc::clone(&cell));
             cell.input(UpstreamInput::Close {
                 fault: Fault::new(FaultKind::ShuttingDown),
@@ -247,34 +274,86 @@ impl SessionCell {
         if self.to_leaving(server, &input) {
             return;
         }
-        let held = self.upstreams.lock().get(server).cloned();
-        let cell = match held {
-            Some(cell) => cell,
-            // What is told to an upstream that never was needs no upstream.
-            None if matches!(input, UpstreamInput::Attached(_)) => return,
-            None if matches!(input, UpstreamInput::Close { .. })
-                && !(self.is_kept && self.shared.rest.has_upstream(self.rest, server)) =>
-            {
-                return;
-            }
-            None => {
-                let cell = self.shared.make_upstream(server, self.owner());
-                self.upstreams.lock().insert(Arc::clone(server), cell);
-                // The entry may have changed since it was read for this one.
-                self.reconcile(server);
-                let held = self.upstreams.lock().get(server).cloned();
-                let Some(cell) = held else { return };
-                cell
-            }
+        let Some(input) = self.to_held(server, input) else {
+            return;
         };
-        cell.input(input);
+        match input {
+            // What is told to an upstream that never was needs no upstream.
+            UpstreamInput::Attached(_)
+            | UpstreamInput::Reply { .. }
+            | UpstreamInput::Cancel { .. }
+            | UpstreamInput::Asking { .. } => return,
+            UpstreamInput::Close { .. } if !self.has_to_end(server) => return,
+            _ => {}
+        }
+        let way = self.shared.way(server, self);
+        self.upstreams
+            .lock()
+            .entry(Arc::clone(server))
+            .or_insert(way);
+        // The entry may have changed since it was read for this one.
+        self.reconcile(server);
+        if self.to_held(server, input).is_some() {
+            tracing::debug!(%server, "the session ended meanwhile");
+        }
+    }
+
+    /// Whether the end of the session concerns a server that it did not use since the start.
+    fn has_to_end(&self, server: &Arc<str>) -> bool {
+        match self.shared.instance_of(server) {
+            Some(instance) => self.shared.has_global(&instance),
+            None => self.is_kept && self.shared.rest.has_upstream(self.rest, server),
+        }
+    }
+
+    /// Gives an input to the upstream that is there; it comes back if there is none.
+    fn to_held(&self, server: &Arc<str>, input: UpstreamInput) -> Option<UpstreamInput> {
+        let upstreams = self.upstreams.lock();
+        match upstreams.get(server) {
+            None => Some(input),
+            Some(Way::Own(cell)) => {
+                let cell = Arc::clone(cell);
+                drop(upstreams);
+                cell.input(input);
+                None
+            }
+            Some(Way::Global(global)) => {
+                // Left before the lock goes: nothing comes to one that the session has parted from.
+                let cells = global.leave(&self.binding(server), for_global(input));
+                drop(upstreams);
+                for cell in cells {
+                    cell.go_on();
+                }
+                None
+            }
+        }
+    }
+
+    pub(super) fn binding(&self, server: &Arc<str>) -> Binding {
+        Binding {
+            session: self.key,
+            server: Arc::clone(server),
+        }
+    }
+
+    /// What stands for it at rest, if it outlives the process.
+    pub(super) fn at_rest_key(&self) -> Option<SessionDigest> {
+        self.is_kept().then_some(self.rest)
+    }
+
+    pub(super) fn this(&self) -> Weak<Self> {
+        self.this.clone()
+    }
+
+    pub(super) fn key(&self) -> SessionKey {
+        self.key
     }
 
     pub(super) fn owner(&self) -> Owner {
         Owner {
             session: self.key,
-            rest: self.is_kept().then_some(self.rest),
-            cell: self.this.clone(),
+            rest: self.at_rest_key(),
+            home: Home::Session(self.this.clone()),
         }
     }
 
@@ -285,15 +364,33 @@ impl SessionCell {
             mailbox.close();
         }
         self.end_leaving();
+        let mut globals = std::mem::take(&mut *self.parted.lock());
         let upstreams = std::mem::take(&mut *self.upstreams.lock());
-        for cell in upstreams.into_values() {
-            self.shared.retire_upstream(cell);
+        for (server, way) in upstreams {
+            match way {
+                Way::Own(cell) => self.shared.retire_upstream(cell),
+                Way::Global(global) => globals.push((server, global)),
+            }
         }
         if self.is_kept {
             self.shared.rest.forget(self.rest, &self.shared.events);
         }
-        // Last: who waits for the end of all sessions then finds their upstreams.
+        // Late: who waits for the end of all sessions then finds their upstreams.
         self.shared.forget_session(&self.id);
+        for (server, global) in globals {
+            self.leave_global(&server, &global);
+        }
+    }
+
+    /// The session does not use a shared upstream any more. That ends with the last one, unless one
+    /// may come back to it.
+    pub(super) fn leave_global(&self, server: &Arc<str>, global: &Arc<GlobalCell>) {
+        let end_session = global.forget(self.key) == 0 && !self.shared.is_awaited(global.name());
+        let fault = Fault::new(FaultKind::SessionEnded);
+        global.input(
+            &self.binding(server),
+            UpstreamInput::Close { fault, end_session },
+        );
     }
 
     pub(super) fn view(&self) -> SessionView {
@@ -312,12 +409,29 @@ impl SessionCell {
         }
     }
 
+    /// Its own upstreams.
     pub(super) fn upstreams(&self) -> Vec<Arc<UpstreamCell>> {
-        self.upstreams.lock().values().cloned().collect()
+        let upstreams = self.upstreams.lock();
+        let own = upstreams.values().filter_map(|way| match way {
+            Way::Own(cell) => Some(Arc::clone(cell)),
+            Way::Global(_) => None,
+        });
+        own.collect()
     }
 
     fn ordinal(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// The end of a session is not yet that of a shared upstream: [`SessionCell::forget`] decides.
+fn for_global(input: UpstreamInput) -> UpstreamInput {
+    match input {
+        UpstreamInput::Close { fault, .. } => UpstreamInput::Close {
+            fault,
+            end_session: false,
+        },
+        other => other,
     }
 }
 

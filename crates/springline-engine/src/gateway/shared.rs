@@ -1,21 +1,25 @@
 //! What all sessions and upstreams of a gateway share.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 
 use indexmap::IndexMap;
 use parking_lot::{Mutex, RwLock};
 use springline_proto::call::SessionKey;
 use springline_proto::error::{Fault, FaultKind};
-use springline_proto::session::{EntryView, Known};
-use springline_proto::upstream::{Event, Input, Standby, Upstream, UpstreamConfig};
+use springline_proto::session::{Endpoint, EntryView, Known};
+use springline_proto::shared::Serving;
+use springline_proto::upstream::{Event, Input, Upstream, UpstreamConfig};
 use springline_store::SessionDigest;
 use tokio::sync::Semaphore;
 
+use super::claim::{Claim, GLOBAL};
 use super::entry::{Carrier, EntrySpec, LAST_WORDS_MAX, Limits};
+use super::global::GlobalCell;
+use super::home::Home;
 use super::rest::Rest;
-use super::session::SessionCell;
+use super::session::{SessionCell, Way};
 use super::timer::Timer;
 use super::upstream::UpstreamCell;
 use crate::clock;
@@ -31,7 +35,8 @@ pub(crate) struct Owner {
     pub(crate) session: SessionKey,
     /// What stands for the session at rest, if it outlives the process.
     pub(crate) rest: Option<SessionDigest>,
-    pub(crate) cell: Weak<SessionCell>,
+    /// Who hears of it.
+    pub(crate) home: Home,
 }
 
 /// The state behind a gateway.
@@ -52,6 +57,9 @@ pub(crate) struct Shared {
     pub(crate) rest: Rest,
     /// Live sessions by wire id. A shard is held for a look-up or a change.
     shards: [Mutex<HashMap<Box<str>, Arc<SessionCell>>>; SHARDS],
+    /// Upstreams that all sessions share, by the name of their entry. Held for a look-up, or while
+    /// one is made: so none is made twice, and its record has one claimant.
+    globals: Mutex<BTreeMap<Arc<str>, Arc<GlobalCell>>>,
     /// Upstreams whose session is over and whose end is under way.
     retired: Mutex<Vec<Arc<UpstreamCell>>>,
     session_next: AtomicU64,
@@ -79,6 +87,7 @@ impl Shared {
             session_next: AtomicU64::new(rest.base() + 1),
             rest,
             shards: std::array::from_fn(|_| Mutex::default()),
+            globals: Mutex::default(),
             retired: Mutex::default(),
             failures: Mutex::default(),
             stopping: AtomicBool::new(false),
@@ -203,30 +212,110 @@ impl Shared {
         self.rest.memory.remember(server, what);
     }
 
-    /// A new upstream of a session. An entry that is gone or cannot be used gives one that answers
-    /// each call with the reason.
-    pub(crate) fn make_upstream(
-        self: &Arc<Self>,
-        server: &Arc<str>,
-        owner: Owner,
-    ) -> Arc<UpstreamCell> {
+    /// The way of a session to a server: an upstream of its own, or the one that all share. An entry
+    /// that is gone or cannot be used gives one that answers each call with the reason.
+    pub(super) fn way(self: &Arc<Self>, server: &Arc<str>, session: &SessionCell) -> Way {
+        if let Some(global) = self
+            .instance_of(server)
+            .and_then(|instance| self.global(&instance))
+        {
+            global.join(session.key(), session.this());
+            return Way::Global(global);
+        }
         let spec = self.entries.read().get(server).cloned();
+        let owner = session.owner();
         let config = self.upstream_config(server, spec.as_deref(), owner.session);
         let identity = spec.as_ref().map_or([0; 32], |spec| spec.identity);
         let machine = self.machine(config, owner.rest, &identity);
         let fault = fault_of(spec.as_deref());
-        let made = self.carry(server, spec.as_ref(), owner, machine);
-        if let (Standby::Ready(generation), _) = made.standby() {
-            // It goes on with a session of before the start: the transport must know it.
-            made.carrier().open(generation);
-        }
+        let made = self.carry(server, spec.as_ref(), owner, machine.into());
+        made.open_resumed();
         if let Some(fault) = fault {
             made.input(Input::Close {
                 fault,
                 end_session: false,
             });
         }
-        made
+        Way::Own(made)
+    }
+
+    /// The instance that a server of this name is, if all sessions share one.
+    pub(super) fn instance_of(&self, server: &str) -> Option<Arc<str>> {
+        let entries = self.entries.read();
+        let spec = entries.get(server).filter(|spec| spec.is_global())?;
+        Some(Arc::clone(&spec.instance))
+    }
+
+    /// Whether an entry has this instance, by its own name or a second one, whatever its scope.
+    pub(super) fn is_instance(&self, instance: &str) -> bool {
+        let entries = self.entries.read();
+        entries.values().any(|spec| *spec.instance == *instance)
+    }
+
+    /// What the server of this instance announced last, to whichever name.
+    pub(super) fn announced(&self, instance: &str) -> Option<bytes::Bytes> {
+        let entries = self.entries.read();
+        let mut names = entries
+            .values()
+            .filter(|spec| *spec.instance == *instance)
+            .map(|spec| &*spec.name);
+        names.find_map(|name| self.rest.memory.recall(name)?.initialize.clone())
+    }
+
+    /// The entry of a shared instance. One that cannot be used now may have shared it before.
+    pub(super) fn global_spec(&self, instance: &str) -> Option<Arc<EntrySpec>> {
+        let entries = self.entries.read();
+        let spec = entries.values().find(|spec| {
+            *spec.instance == *instance && (spec.is_global() || spec.definition.is_err())
+        });
+        spec.map(EntrySpec::of_instance)
+    }
+
+    /// The shared upstream of this instance, made if its entry is there.
+    pub(super) fn global(self: &Arc<Self>, instance: &Arc<str>) -> Option<Arc<GlobalCell>> {
+        let mut globals = self.globals.lock();
+        if let Some(global) = globals.get(instance) {
+            return Some(Arc::clone(global));
+        }
+        // Read under the lock: a reload that comes after it finds the new one.
+        let spec = self.global_spec(instance)?;
+        let global = GlobalCell::new(&spec, self);
+        globals.insert(Arc::clone(instance), Arc::clone(&global));
+        Some(global)
+    }
+
+    pub(super) fn globals(&self) -> Vec<Arc<GlobalCell>> {
+        self.globals.lock().values().cloned().collect()
+    }
+
+    /// Forgets a shared upstream of which nothing is left.
+    pub(super) fn forget_global(&self, name: &str) {
+        self.globals.lock().remove(name);
+    }
+
+    /// Whether a shared upstream of this name is there, or at rest.
+    pub(super) fn has_global(&self, instance: &str) -> bool {
+        self.globals.lock().contains_key(instance) || self.rest.has_upstream(GLOBAL, instance)
+    }
+
+    /// Whether a session that does not use this instance now may come back to it: one at rest, or
+    /// one that has not called it since it came from there.
+    pub(super) fn is_awaited(&self, instance: &str) -> bool {
+        let is_used = |spec: &Arc<EntrySpec>| spec.is_global() && *spec.instance == *instance;
+        if !self.entries.read().values().any(is_used) {
+            return false;
+        }
+        let uses = |endpoint: Option<&str>| {
+            endpoint.is_none_or(|server| self.instance_of(server).as_deref() == Some(instance))
+        };
+        self.rest.is_any_dormant(uses)
+            || self.sessions().iter().any(|cell| {
+                cell.is_kept()
+                    && match &cell.endpoint {
+                        Endpoint::All => true,
+                        Endpoint::One(server) => uses(Some(server)),
+                    }
+            })
     }
 
     pub(super) fn upstream_config(
@@ -253,15 +342,14 @@ impl Shared {
         server: &Arc<str>,
         spec: Option<&Arc<EntrySpec>>,
         owner: Owner,
-        machine: Upstream,
+        machine: Serving,
     ) -> Arc<UpstreamCell> {
         let limits = self.limits.read().clone();
         let shared = Arc::clone(self);
-        let (cell, rest) = (owner.cell, owner.rest);
         UpstreamCell::new(
             machine,
-            cell,
-            rest,
+            owner.home,
+            owner.rest,
             spec.cloned(),
             shared,
             |sink| match spec {
@@ -273,32 +361,30 @@ impl Shared {
 
     /// The machine of an upstream: as it was at rest, if it was. A session that was opened with
     /// another definition or other credentials is not used again, and not ended with these either.
-    fn machine(
+    pub(super) fn machine(
         &self,
         config: UpstreamConfig,
-        session: Option<SessionDigest>,
+        owner: Option<SessionDigest>,
         identity: &[u8; 32],
     ) -> Upstream {
         let now = clock::moment();
-        let stored =
-            session.and_then(|session| self.rest.upstream(session, &config.server, identity));
+        let claim = owner.map(|owner| {
+            self.rest
+                .claim(owner, &config.server, identity, &self.events)
+        });
         // A pipe's client is a new one: without a session to go on with, nothing was there before.
-        let is_pipe = session.is_some() && session == self.rest.pipe;
-        let mut machine = match stored {
-            Some((record, true)) => Upstream::resume(config, record, now),
-            Some((record, false)) if !record.is_resumable() && !is_pipe => {
-                Upstream::resume(config, record, now)
+        let is_pipe = owner.is_some() && owner == self.rest.pipe;
+        let record = match claim.unwrap_or(Claim::Nothing) {
+            Claim::Nothing => None,
+            Claim::Taken(record) => Some(record),
+            Claim::Other(record) => Some(record).filter(|_| !is_pipe),
+            Claim::Left(record) => {
+                self.note_left(&config.server);
+                Some(record).filter(|_| !is_pipe)
             }
-            Some((record, false)) => {
-                if record.is_resumable() {
-                    self.note_left(&config.server);
-                }
-                if is_pipe {
-                    Upstream::new(config, now)
-                } else {
-                    Upstream::resume(config, record.without_session(), now)
-                }
-            }
+        };
+        let mut machine = match record {
+            Some(record) => Upstream::resume(config, record, now),
             None => Upstream::new(config, now),
         };
         if is_pipe {
@@ -307,6 +393,7 @@ impl Shared {
         machine
     }
 
+    /// Notes that a session of a server is left to expire.
     fn note_left(&self, server: &str) {
         let mut facts = serde_json::Map::new();
         facts.insert("server".to_owned(), server.into());

@@ -7,16 +7,14 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use springline_proto::call::{Generation, Moment};
 use springline_proto::error::Fault;
-use springline_proto::session::Input as SessionInput;
-use springline_proto::upstream::{
-    Drain, Event, Input, Legacy, Output, Standby, Upstream, UpstreamConfig,
-};
+use springline_proto::shared::{Handover, Parted, Serving};
+use springline_proto::upstream::{Binding, Event, Input, Output, Standby, UpstreamConfig};
 use springline_store::SessionDigest;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::driver::{Driver, Machine as _};
 use super::entry::{Carrier, EntrySpec};
-use super::session::SessionCell;
+use super::home::Home;
 use super::shared::Shared;
 use super::timer::Wake;
 use crate::clock;
@@ -32,15 +30,15 @@ const SETTLE_PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::
 /// take 0.5 to 2 s to their first answer); a server that hangs must not keep others waiting.
 const TURN_MAX: Duration = Duration::from_secs(3);
 
-/// One upstream of one session.
+/// One upstream, of one session or of several.
 pub(crate) struct UpstreamCell {
-    driver: Driver<Upstream>,
+    driver: Driver<Serving>,
     carrier: Carrier,
     /// The entry that it serves; none if that is not configured. Held for a look or a change.
     spec: Mutex<Option<Arc<EntrySpec>>>,
-    session: Weak<SessionCell>,
+    home: Home,
     shared: Arc<Shared>,
-    /// What stands at rest for the session, if that outlives the process.
+    /// What stands at rest for whom it belongs to, if that outlives the process.
     rest: Option<SessionDigest>,
     this: Weak<UpstreamCell>,
     /// The turns in the start budget of children that are starting.
@@ -60,8 +58,8 @@ impl Sink for CellSink {
 
 impl UpstreamCell {
     pub(crate) fn new(
-        machine: Upstream,
-        session: Weak<SessionCell>,
+        machine: Serving,
+        home: Home,
         rest: Option<SessionDigest>,
         spec: Option<Arc<EntrySpec>>,
         shared: Arc<Shared>,
@@ -70,7 +68,7 @@ impl UpstreamCell {
         Arc::new_cyclic(|this| Self {
             driver: Driver::new(machine),
             carrier: carrier(Arc::new(CellSink(this.clone()))),
-            session,
+            home,
             shared,
             rest,
             spec: Mutex::new(spec),
@@ -84,22 +82,43 @@ impl UpstreamCell {
         let whom = self.this.clone() as Weak<dyn Wake>;
         self.driver
             .drive(input, &self.shared.timer, &whom, |outputs| {
-                self.keep(&outputs);
-                for output in outputs {
-                    self.perform(output);
-                }
+                self.do_all(outputs);
             });
+    }
+
+    /// Leaves an input for the [`Self::go_on`] that must follow.
+    pub(super) fn leave(&self, input: Input) {
+        self.driver.leave(input);
+    }
+
+    /// Drives the machine with what was left, unless somebody does already.
+    pub(super) fn go_on(&self) {
+        let whom = self.this.clone() as Weak<dyn Wake>;
+        self.driver
+            .go_on(&self.shared.timer, &whom, |outputs| self.do_all(outputs));
+    }
+
+    fn do_all(&self, outputs: Vec<Output>) {
+        self.keep(&outputs);
+        for output in outputs {
+            self.perform(output);
+        }
     }
 
     /// Makes durable what the outputs ask for, before any of them is done.
     fn keep(&self, outputs: &[Output]) {
-        let Some(session) = &self.rest else { return };
+        let Some(owner) = self.rest else { return };
         let identity = self.spec().map_or([0; 32], |spec| spec.identity);
         let server = self.carrier.server();
         let shared = &self.shared;
-        shared
-            .rest
-            .keep_upstream(*session, server, &identity, outputs, &shared.events);
+        shared.rest.keep_upstream(
+            owner,
+            |session| self.home.at_rest(owner, session),
+            server,
+            &identity,
+            outputs,
+            &shared.events,
+        );
     }
 
     fn perform(&self, output: Output) {
@@ -107,18 +126,12 @@ impl UpstreamCell {
             Output::Reserve { generation } => self.reserve(generation),
             Output::Open { generation } => self.carrier.open(generation),
             Output::ToSession {
-                session: _,
+                session,
                 server,
                 event,
-            } => {
-                if let Some(session) = self.session.upgrade() {
-                    session.input(SessionInput::Upstream { server, event });
-                }
-            }
+            } => self.home.tell(session, server, event),
             Output::Moved { key, moved } => {
-                if let Some(session) = self.session.upgrade() {
-                    session.to_upstream(self.carrier.server(), Input::Take { key, moved });
-                }
+                self.home.pass_on(self.carrier.server(), key, moved);
             }
             Output::Emit(event) => {
                 if let Some(generation) = settles_start(&event) {
@@ -128,10 +141,9 @@ impl UpstreamCell {
                 let (name, facts) = event::of_upstream(self.carrier.server(), &event);
                 self.shared.events.record(name, facts);
                 if event == Event::Drained
-                    && let (Some(session), Some(this)) =
-                        (self.session.upgrade(), self.this.upgrade())
+                    && let Some(this) = self.this.upgrade()
                 {
-                    session.left(&this);
+                    self.home.left(&this);
                 }
             }
             Output::RefreshCredentials => {
@@ -171,6 +183,14 @@ impl UpstreamCell {
     /// Gives a turn in the start budget back.
     fn release(&self, generation: Generation) {
         self.permits.lock().retain(|(held, _)| *held != generation);
+    }
+
+    /// If it goes on with a session of before the start, the transport must know it.
+    pub(super) fn open_resumed(&self) {
+        let (standby, _) = self.standby();
+        if let Standby::Ready(generation) = standby {
+            self.carrier.open(generation);
+        }
     }
 
     pub(crate) fn standby(&self) -> (Standby, usize) {
@@ -231,12 +251,14 @@ impl UpstreamCell {
     }
 
     /// Takes the place of another, with what that one left.
-    pub(super) fn begin(&self, config: UpstreamConfig, legacy: Legacy, fault: Option<Fault>) {
+    pub(super) fn begin(&self, config: UpstreamConfig, legacy: Handover, fault: Option<Fault>) {
         {
             let mut machine = self.driver.machine();
             let now = clock::moment();
-            *machine = Upstream::succeed(config, legacy, now);
+            *machine = Serving::succeed(config, legacy, now);
             if let Some(fault) = fault {
+                // Nothing starts afresh here: whoever comes next tells of it.
+                while machine.poll().is_some() {}
                 let end_session = false;
                 machine.handle(now, Input::Close { fault, end_session });
             }
@@ -246,11 +268,19 @@ impl UpstreamCell {
     }
 
     /// Goes out of service for the one that takes its place. The next input drives it.
-    pub(super) fn hand_over(&self) -> Legacy {
-        let mut machine = self.driver.machine();
-        let legacy = machine.legacy();
-        machine.handle(clock::moment(), Input::Drain(Drain::Move));
-        legacy
+    pub(super) fn hand_over(&self) -> Handover {
+        self.driver.caught_up().hand_over(clock::moment())
+    }
+
+    /// Gives one of its sessions up. The next input drives it.
+    pub(super) fn part(&self, binding: &Binding, may_end: bool) -> Option<Parted> {
+        let mut machine = self.driver.caught_up();
+        machine.part(clock::moment(), binding, may_end)
+    }
+
+    /// Whether no session uses it.
+    pub(super) fn is_unused(&self) -> bool {
+        self.driver.machine().bindings_len() == 0
     }
 
     /// Whether an instance of it has this name.
@@ -272,7 +302,7 @@ impl Wake for UpstreamCell {
     fn wake(&self, now: Moment) {
         let whom = self.this.clone() as Weak<dyn Wake>;
         if self.driver.is_due(now, &self.shared.timer, &whom) {
-            self.input(Upstream::TIMER);
+            self.input(Serving::TIMER);
         }
     }
 }

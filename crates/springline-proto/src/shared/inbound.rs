@@ -76,25 +76,14 @@ impl Shared {
                 }
             }
             SessionEvent::InstanceGone { generation } => self.on_instance_gone(generation),
-            SessionEvent::Renewed { result } => {
-                self.result = Some(result.clone());
-                self.tell_all(None, |_| SessionEvent::Renewed {
-                    result: result.clone(),
-                });
-            }
-            SessionEvent::StateLost { reason } => {
-                self.tell_all(None, |_| SessionEvent::StateLost {
-                    reason: reason.clone(),
-                });
-            }
-            SessionEvent::ListChanged(kind) => {
-                self.tell_all(None, |_| SessionEvent::ListChanged(kind));
-            }
-            SessionEvent::Listed { kind, pages } => {
-                self.tell_all(None, |_| SessionEvent::Listed {
-                    kind,
-                    pages: pages.clone(),
-                });
+            common @ (SessionEvent::Renewed { .. }
+            | SessionEvent::StateLost { .. }
+            | SessionEvent::ListChanged(_)
+            | SessionEvent::Listed { .. }) => {
+                if let SessionEvent::Renewed { result } = &common {
+                    self.result = Some(result.clone());
+                }
+                self.tell_all(None, |_| common.clone());
             }
         }
     }

@@ -84,6 +84,7 @@ impl Shared {
 
     fn bind(&mut self, binding: &Binding) -> &mut Bound {
         self.vacant_since = None;
+        self.ends_unused = false;
         let bound = self.bindings.entry(binding.clone()).or_default();
         bound.parting = false;
         bound
@@ -228,8 +229,8 @@ impl Shared {
     }
 
     /// Gives one session up to an upstream of its own: what that one must know, and the requests
-    /// that need not end here.
-    pub fn part(&mut self, now: Moment, binding: &Binding) -> Parted {
+    /// that need not end here. `may_end` says that it may be ended if nobody else uses it.
+    pub fn part(&mut self, now: Moment, binding: &Binding, may_end: bool) -> Parted {
         let bound = self.bindings.get(binding).cloned().unwrap_or_default();
         let held = self
             .holders
@@ -268,9 +269,7 @@ impl Shared {
         self.drop_wishes(now, binding);
         self.tell_attached(now);
         self.forget_parted(binding);
-        if self.bindings.is_empty() {
-            self.vacant_since = Some(now);
-        }
+        self.ends_unused = may_end;
         (legacy, moved)
     }
 

@@ -11,8 +11,8 @@
 //! [`Shared::next_deadline`].
 
 mod inbound;
-mod machine;
 mod member;
+mod serving;
 mod wish;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-pub use self::machine::{Machine, MachineLegacy, Parted};
+pub use self::serving::{Handover, Parted, Serving};
 
 use self::inbound::Asked;
 use self::wish::{Line, Topic, Wish};
@@ -71,6 +71,8 @@ pub struct Shared {
     idle: Option<Duration>,
     /// Since when nobody uses it and it may be ended.
     vacant_since: Option<Moment>,
+    /// It may be ended when the last calls of sessions that parted from it are over.
+    ends_unused: bool,
     out: VecDeque<Output>,
 }
 
@@ -104,6 +106,7 @@ impl Shared {
             own_last: 0,
             idle,
             vacant_since: None,
+            ends_unused: false,
             out: VecDeque::new(),
         }
     }
@@ -263,6 +266,9 @@ impl Shared {
 
     /// Ends what nobody uses for long enough.
     fn end_vacant(&mut self, now: Moment) {
+        if self.bindings.is_empty() && std::mem::take(&mut self.ends_unused) {
+            self.vacant_since = Some(now);
+        }
         let due = self.vacant_since.is_some_and(|since| {
             let until = self.idle.map_or(since, |idle| since.after(idle));
             until <= now

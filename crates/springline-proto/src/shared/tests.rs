@@ -533,7 +533,7 @@ fn a_session_gets_an_upstream_of_its_own_with_what_it_had_here() {
     let flight = scene.last_id();
     scene.call(1, 7, "resources/subscribe", r#"{"uri":"x:/b"}"#);
     scene.heard();
-    let (legacy, moved) = scene.machine.part(scene.now, &binding(1, "s"));
+    let (legacy, moved) = scene.machine.part(scene.now, &binding(1, "s"), true);
     assert_eq!(legacy.hello().unwrap().params, r#"{"session":1}"#);
     assert_eq!(legacy.wishes().0.len(), 1);
     assert_eq!(moved.len(), 1);
@@ -543,6 +543,12 @@ fn a_session_gets_an_upstream_of_its_own_with_what_it_had_here() {
     scene.answers(&flight);
     assert!(scene.heard()[0].starts_with("1/s answer 6"));
     assert_eq!(scene.machine.bindings_len(), 1);
+    scene.call(2, 5, "tools/call", "{}");
+    scene.machine.part(scene.now, &binding(2, "s"), true);
+    scene.feed(Input::Timer);
+    assert_eq!(scene.done, [] as [String; 0], "a call is in flight");
+    scene.answers("ID");
+    assert_eq!(scene.done, ["forget", "end 1"]);
 }
 
 #[test]

@@ -11,14 +11,14 @@ use crate::harness::{
 };
 
 /// Writes another configuration, in one step.
-fn write(gateway: &Gateway, config: &Value) {
+pub(crate) fn write(gateway: &Gateway, config: &Value) {
     let path = gateway.folder.path().join("config.json");
     let other = gateway.folder.path().join("config.json.new");
     std::fs::write(&other, config.to_string()).unwrap();
     std::fs::rename(&other, &path).unwrap();
 }
 
-async fn command(gateway: &Gateway, args: &[&str]) -> Output {
+pub(crate) async fn command(gateway: &Gateway, args: &[&str]) -> Output {
     let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_springline"));
     command
         .args(args)
@@ -435,4 +435,235 @@ async fn tokens_change_at_once_and_the_address_does_not() {
     reload(&gateway, &config("second-token-of-all", "/nowhere/b")).await;
     assert_eq!(knock("first-token-of-all").await, 401);
     assert_eq!(knock("second-token-of-all").await, 200);
+}
+
+/// The same for all sessions.
+fn global(mut entry: Value) -> Value {
+    entry["springline"]["scope"] = json!("global");
+    entry
+}
+
+fn alias() -> Value {
+    json!({ "springline": { "aliasOf": "one" } })
+}
+
+fn disabled(mut entry: Value) -> Value {
+    entry["disabled"] = json!(true);
+    entry
+}
+
+async fn count(client: &Client, n: u64) -> String {
+    client.text(n, "count", json!({})).await
+}
+
+#[tokio::test]
+async fn a_second_name_that_is_still_in_use_keeps_the_records_of_the_shared_session() {
+    let server = FaultServer::start().await.unwrap();
+    let one = global(web(&server, "one"));
+    let gateway = Gateway::with(json!({ "one": one, "two": alias() })).await;
+    let client = gateway.open("/mcp/two").await;
+    assert_eq!(count(&client, 1).await, "1");
+    let config = servers(json!({ "one": disabled(one), "two": alias() }));
+    reload(&gateway, &config).await;
+    assert_eq!(count(&client, 2).await, "2");
+    // At rest, too: also where only the second name is there from the start.
+    let gateway = gateway.again("KILL", config).await;
+    let client = client.moved(&gateway);
+    assert_eq!(count(&client, 3).await, "3");
+    let log = server.log();
+    assert_eq!((log.initializes, log.deletes), (1, 0));
+    assert_eq!(
+        events(&gateway, "session.left_to_expire").await,
+        Vec::<Value>::new()
+    );
+}
+
+#[tokio::test]
+async fn a_second_name_that_goes_takes_nothing_from_the_first() {
+    let server = FaultServer::start().await.unwrap();
+    let one = global(web(&server, "one"));
+    let both = servers(json!({ "one": one, "two": alias() }));
+    let gateway = Gateway::start(both.clone(), |_| {}).await;
+    let (first, second) = (
+        gateway.open("/mcp/one").await,
+        gateway.open("/mcp/two").await,
+    );
+    assert_eq!(count(&first, 1).await, "1");
+    let flight = second.later(&held(2, "flight"));
+    server.wait(|log| log.executed("flight") == 1).await;
+    reload(&gateway, &servers(json!({ "one": one }))).await;
+    let answer = second.call(3, "count", json!({})).await;
+    assert_eq!(
+        fault(&answer),
+        ("SERVER_REMOVED", "not_executed"),
+        "{answer}"
+    );
+    assert_eq!(count(&first, 4).await, "2");
+    server.release("flight");
+    assert_eq!(
+        text_of(&soon("the call", flight).await.unwrap().response()),
+        "charged flight"
+    );
+    reload(&gateway, &both).await;
+    assert_eq!(count(&second, 5).await, "3");
+    let log = server.log();
+    assert_eq!((log.initializes, log.deletes), (1, 0));
+}
+
+#[tokio::test]
+async fn a_shared_server_that_changes_or_goes_is_ended_once_with_its_own_configuration() {
+    let server = FaultServer::start().await.unwrap();
+    let gateway = Gateway::with(json!({ "s": global(web(&server, "one")) })).await;
+    let clients = [gateway.open("/mcp/s").await, gateway.open("/mcp/s").await];
+    clients[1]
+        .ask("1", "resources/subscribe", r#"{"uri":"test://watched"}"#)
+        .await;
+    let flight = clients[0].later(&held(2, "flight"));
+    server.wait(|log| log.executed("flight") == 1).await;
+    let changed = servers(json!({ "s": global(web(&server, "two")) }));
+    reload(&gateway, &changed).await;
+    for client in &clients {
+        client.text(3, "charge", json!({"id": "new"})).await;
+    }
+    let log = server.log();
+    assert_eq!((log.initializes, log.deletes), (2, 0));
+    assert_eq!(log.count("resources/subscribe"), 2);
+    server.release("flight");
+    soon("the call", flight).await.unwrap();
+    server.wait(|log| log.deletes == 1).await;
+    reload(&gateway, &servers(json!({}))).await;
+    server.wait(|log| log.deletes == 2).await;
+    let log = server.log();
+    let keys = [(0, "one"), (1, "two")];
+    assert_eq!(
+        deletes(&log),
+        keys.map(|(at, key)| (log.minted[at].clone(), key.to_owned()))
+    );
+    for client in &clients {
+        let answer = client.call(4, "count", json!({})).await;
+        assert_eq!(fault(&answer), ("SERVER_REMOVED", "not_executed"));
+    }
+    reload(&gateway, &changed).await;
+    assert_eq!(count(&clients[0], 5).await, "1");
+    assert_eq!(count(&clients[1], 5).await, "2");
+    // What was wanted of the one before is wanted of this one.
+    server
+        .wait(|log| log.count("resources/subscribe") == 3)
+        .await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_shared_from_now_on_or_no_longer_keeps_its_clients() {
+    let server = FaultServer::start().await.unwrap();
+    let own = servers(json!({ "s": web(&server, "one") }));
+    let shared = servers(json!({ "s": global(web(&server, "one")) }));
+    let gateway = Gateway::start(own.clone(), |_| {}).await;
+    let clients = [gateway.open("/mcp/s").await, gateway.open("/mcp/s").await];
+    clients[0]
+        .ask("1", "resources/subscribe", r#"{"uri":"test://watched"}"#)
+        .await;
+    let flight = clients[1].later(&held(2, "first"));
+    server.wait(|log| log.executed("first") == 1).await;
+    reload(&gateway, &shared).await;
+    assert_eq!(count(&clients[0], 3).await, "1");
+    assert_eq!(count(&clients[1], 3).await, "2");
+    server.release("first");
+    soon("the call", flight).await.unwrap();
+    server.wait(|log| log.deletes == 2).await;
+    let flight = clients[0].later(&held(4, "second"));
+    server.wait(|log| log.executed("second") == 1).await;
+    reload(&gateway, &own).await;
+    assert_eq!(count(&clients[0], 5).await, "1");
+    assert_eq!(count(&clients[1], 5).await, "1");
+    assert_eq!(server.log().deletes, 2, "a call is in flight");
+    server.release("second");
+    soon("the call", flight).await.unwrap();
+    server.wait(|log| log.deletes == 3).await;
+    let log = server.log();
+    assert_eq!(log.initializes, 5);
+    assert_eq!(log.count("resources/subscribe"), 3);
+    let mut ended: Vec<String> = deletes(&log).into_iter().map(|(id, _)| id).collect();
+    let mut minted = log.minted[..3].to_vec();
+    ended.sort();
+    minted.sort();
+    assert_eq!(ended, minted, "each once");
+}
+
+/// Two clients whose sessions are at rest in a gateway that was started with this key.
+async fn at_rest(server: &FaultServer, key: &str) -> (Gateway, [Client; 2]) {
+    let gateway = Gateway::with(json!({ "s": web(server, "one") })).await;
+    let clients = [gateway.open("/mcp/s").await, gateway.open("/mcp/s").await];
+    for client in &clients {
+        assert_eq!(count(client, 1).await, "1");
+    }
+    let config = servers(json!({ "s": web(server, key) }));
+    let gateway = gateway.again("KILL", config).await;
+    let clients = clients.map(|client| client.moved(&gateway));
+    (gateway, clients)
+}
+
+#[tokio::test]
+async fn two_sessions_at_rest_of_a_removed_server_get_two_deletes_and_two_events() {
+    let server = FaultServer::start().await.unwrap();
+    let (gateway, clients) = at_rest(&server, "one").await;
+    reload(&gateway, &servers(json!({}))).await;
+    let told = happened(&gateway, "session.deleted", 2).await;
+    assert_eq!(told.len(), 2, "{told:?}");
+    let log = server.log();
+    let mut ended = deletes(&log);
+    ended.sort();
+    let mut minted: Vec<_> = log
+        .minted
+        .iter()
+        .map(|id| (id.clone(), "one".to_owned()))
+        .collect();
+    minted.sort();
+    assert_eq!(ended, minted);
+    let answer = clients[0].call(2, "count", json!({})).await;
+    assert_eq!(fault(&answer), ("SERVER_REMOVED", "not_executed"));
+    reload(&gateway, &servers(json!({ "s": web(&server, "one") }))).await;
+    for client in &clients {
+        assert_eq!(count(client, 3).await, "1");
+    }
+    assert_eq!(server.log().deletes, 2);
+    assert_eq!(
+        events(&gateway, "session.left_to_expire").await,
+        Vec::<Value>::new()
+    );
+}
+
+#[tokio::test]
+async fn sessions_at_rest_of_a_changed_server_are_ended_with_the_configuration_before() {
+    let server = FaultServer::start().await.unwrap();
+    let (gateway, clients) = at_rest(&server, "one").await;
+    reload(&gateway, &servers(json!({ "s": web(&server, "two") }))).await;
+    happened(&gateway, "session.deleted", 2).await;
+    let keys: Vec<String> = deletes(&server.log())
+        .into_iter()
+        .map(|(_, key)| key)
+        .collect();
+    assert_eq!(keys, ["one", "one"]);
+    for client in &clients {
+        assert_eq!(count(client, 2).await, "1");
+    }
+    let last = server.log();
+    assert_eq!(
+        last.of("tools/call").last().unwrap().headers["x-key"],
+        "two"
+    );
+    assert_eq!((last.initializes, last.deletes), (4, 2));
+}
+
+#[tokio::test]
+async fn no_session_is_ended_with_the_credentials_of_another_configuration() {
+    let server = FaultServer::start().await.unwrap();
+    let (gateway, clients) = at_rest(&server, "two").await;
+    reload(&gateway, &servers(json!({}))).await;
+    let left = happened(&gateway, "session.left_to_expire", 2).await;
+    assert_eq!(left.len(), 2, "{left:?}");
+    reload(&gateway, &servers(json!({ "s": web(&server, "two") }))).await;
+    for client in &clients {
+        assert_eq!(count(client, 2).await, "1");
+    }
+    assert_eq!(server.log().deletes, 0);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use springline_proto::settings::{ReplayPolicy, StateLossPolicy};
 
 use super::{Machine, entry, http as definition, loaded, refusal, stdio};
-use crate::config::{Auth, Secret};
+use crate::config::{Auth, Scope, Secret};
 
 #[test]
 fn a_stdio_entry_keeps_all_that_was_written() {
@@ -164,8 +164,8 @@ fn a_wrong_entry_says_what_is_wrong_and_how_to_mend_it() {
              tools whose own annotations call them read-only or idempotent, or none",
         ),
         (
-            r#"{ "command": "x", "springline": { "scope": "global" } }"#,
-            "scope \"global\" is not available in this version; write \"session\", or remove the key",
+            r#"{ "command": "x", "springline": { "scope": "cwd" } }"#,
+            "scope \"cwd\" comes in a later version; write \"session\" or \"global\", or remove the key",
         ),
         (
             r#"{ "command": "x", "springline": { "scope": "sesion" } }"#,
@@ -174,7 +174,19 @@ fn a_wrong_entry_says_what_is_wrong_and_how_to_mend_it() {
         ),
         (
             r#"{ "springline": { "aliasOf": "b" } }"#,
-            "`aliasOf` is not available in this version; remove the key",
+            "there is no server `b`; name another entry in `aliasOf`",
+        ),
+        (
+            r#"{ "springline": { "aliasOf": "s" } }"#,
+            "`s` is a second name itself; write `\"aliasOf\": \"s\"`",
+        ),
+        (
+            r#"{ "command": "x", "springline": { "aliasOf": "b" } }"#,
+            "`command` has no meaning beside `aliasOf`; write it at the entry `b`",
+        ),
+        (
+            r#"{ "springline": { "aliasOf": "b", "scope": "global" } }"#,
+            "`scope` has no meaning beside `aliasOf`; write it at the entry `b`",
         ),
         (
             r#"{ "command": "x", "springline": { "callTimeout": "soon" } }"#,
@@ -350,4 +362,33 @@ fn keys_of_other_hosts_are_noted_and_do_no_harm() {
              `springline` block",
         ]
     );
+}
+
+#[test]
+fn a_second_name_says_what_the_other_entry_says_even_a_disabled_one() {
+    let text = r#"{ "mcpServers": {
+        "two": { "springline": { "aliasOf": "one" } },
+        "one": { "command": "x", "disabled": true, "springline": { "scope": "global", "callTimeout": "7s" } },
+        "bad": { "springline": { "aliasOf": "two" } },
+        "own": { "command": "x" }
+    } }"#;
+    let config = loaded(text, &Machine::new());
+    let (one, two) = (&config.servers["one"], &config.servers["two"]);
+    assert_eq!(two.instance_name(), "one");
+    assert!(one.disabled && !two.disabled);
+    assert_eq!(
+        (two.options.scope, &two.options),
+        (Scope::Global, &one.options)
+    );
+    assert_eq!(two.identity(b"k"), one.identity(b"k"));
+    assert_eq!(two.text_identity(b"k"), one.text_identity(b"k"));
+    let error = config.servers["bad"]
+        .definition
+        .as_ref()
+        .expect_err("twice");
+    assert!(
+        error.to_string().contains("write `\"aliasOf\": \"one\"`"),
+        "{error}"
+    );
+    assert_eq!(config.servers["own"].options.scope, Scope::Session);
 }

@@ -92,7 +92,7 @@ fn the_parser_takes_each_key_of_the_table() {
             }
             Home::Block => {
                 let entry = entry(&format!("{{\"springline\": {value}}}"), &Machine::new());
-                // It is refused for want of a command, or as a key of a later version, but known.
+                // It is refused for want of a command or server, or as a key of a later version.
                 let error = entry.definition.expect_err("no command").what;
                 let later = error.contains("not available in this version");
                 assert_eq!(later, declared.kind == Kind::Later, "{error}");

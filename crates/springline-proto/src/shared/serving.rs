@@ -8,7 +8,7 @@ use crate::upstream::{
 
 /// An upstream of one session, or one that several use.
 #[derive(Debug)]
-pub enum Machine {
+pub enum Serving {
     /// Of one session.
     Own(Box<Upstream>),
     /// Of several.
@@ -17,7 +17,7 @@ pub enum Machine {
 
 /// What a machine leaves to the one that takes its place.
 #[derive(Clone, Debug)]
-pub enum MachineLegacy {
+pub enum Handover {
     /// Of one session.
     Own(Box<upstream::Legacy>),
     /// Of several.
@@ -28,25 +28,25 @@ pub enum MachineLegacy {
 /// need not end here.
 pub type Parted = (upstream::Legacy, Vec<(CallKey, Box<Moved>)>);
 
-impl From<Upstream> for Machine {
+impl From<Upstream> for Serving {
     fn from(machine: Upstream) -> Self {
         Self::Own(Box::new(machine))
     }
 }
 
-impl From<Shared> for Machine {
+impl From<Shared> for Serving {
     fn from(machine: Shared) -> Self {
         Self::Shared(Box::new(machine))
     }
 }
 
-impl From<upstream::Legacy> for MachineLegacy {
+impl From<upstream::Legacy> for Handover {
     fn from(legacy: upstream::Legacy) -> Self {
         Self::Own(Box::new(legacy))
     }
 }
 
-impl Machine {
+impl Serving {
     /// Takes one input. Afterwards [`Self::poll`] must be drained.
     pub fn handle(&mut self, now: Moment, input: Input) {
         match self {
@@ -120,28 +120,28 @@ impl Machine {
     }
 
     /// Goes out of service for one that takes its place, with what that one must know.
-    pub fn hand_over(&mut self, now: Moment) -> MachineLegacy {
+    pub fn hand_over(&mut self, now: Moment) -> Handover {
         let legacy = match self {
-            Self::Own(machine) => MachineLegacy::Own(Box::new(machine.legacy())),
-            Self::Shared(machine) => MachineLegacy::Shared(Box::new(machine.legacy())),
+            Self::Own(machine) => Handover::Own(Box::new(machine.legacy())),
+            Self::Shared(machine) => Handover::Shared(Box::new(machine.legacy())),
         };
         self.handle(now, Input::Drain(Drain::Move));
         legacy
     }
 
     /// The machine that takes the place of another.
-    pub fn succeed(config: UpstreamConfig, legacy: MachineLegacy, now: Moment) -> Self {
+    pub fn succeed(config: UpstreamConfig, legacy: Handover, now: Moment) -> Self {
         match legacy {
-            MachineLegacy::Own(legacy) => Upstream::succeed(config, *legacy, now).into(),
-            MachineLegacy::Shared(legacy) => Shared::succeed(config, *legacy, now).into(),
+            Handover::Own(legacy) => Upstream::succeed(config, *legacy, now).into(),
+            Handover::Shared(legacy) => Shared::succeed(config, *legacy, now).into(),
         }
     }
 
     /// Gives one session of several up; nothing if it has only one.
-    pub fn part(&mut self, now: Moment, binding: &Binding) -> Option<Parted> {
+    pub fn part(&mut self, now: Moment, binding: &Binding, may_end: bool) -> Option<Parted> {
         match self {
             Self::Own(_) => None,
-            Self::Shared(machine) => Some(machine.part(now, binding)),
+            Self::Shared(machine) => Some(machine.part(now, binding, may_end)),
         }
     }
 }

@@ -1,0 +1,367 @@
+//! Records of upstreams: who may use the session that one of them names, or end it.
+//!
+//! Owns that each session is resumed once, ended once, or left to expire once, whatever asks for its
+//! record at the same time. Must not know what else a record holds.
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use springline_proto::upstream::Record;
+use springline_store::{Kind, Op, SessionDigest};
+
+use super::rest::{Rest, chain};
+use crate::event::Events;
+
+/// In place of a session's digest: the upstreams that all sessions share. No session has this one.
+pub(crate) const GLOBAL: SessionDigest = SessionDigest([0; 16]);
+
+/// What is at rest for an upstream that is about to be used.
+pub(crate) enum Claim {
+    /// Nothing.
+    Nothing,
+    /// A record, perhaps with a session to go on with.
+    Taken(Record),
+    /// A record without a session, of another definition.
+    Other(Record),
+    /// A record whose session is left to expire: its definition or credentials were others. At rest
+    /// it is without that session from now on.
+    Left(Record),
+}
+
+impl Rest {
+    /// Claims what is stored for an upstream, to be used with this very definition.
+    pub(crate) fn claim(
+        &self,
+        owner: SessionDigest,
+        server: &str,
+        identity: &[u8; 32],
+        events: &Events,
+    ) -> Claim {
+        if !self.is_durable {
+            return Claim::Nothing;
+        }
+        let _turn = self.claims.lock();
+        let key = upstream_key(owner, server);
+        let Some((held, record)) = self.stored_upstream(&key) else {
+            return Claim::Nothing;
+        };
+        if held == *identity {
+            return Claim::Taken(record);
+        }
+        if !record.is_resumable() {
+            return Claim::Other(record);
+        }
+        let record = record.without_session();
+        let value = upstream_value(identity, &record);
+        self.write(&[Op::put(Kind::Upstream, key, value)], &[], events);
+        Claim::Left(record)
+    }
+
+    fn stored_upstream(&self, key: &Bytes) -> Option<([u8; 32], Record)> {
+        let value = self.store.get(Kind::Upstream, key).ok()??;
+        let held = value.get(..32)?.try_into().ok()?;
+        Some((held, Record::decode(&value.slice(32..))?))
+    }
+
+    /// The upstreams that are stored, by whom they belong to and the name of the entry.
+    pub(crate) fn stored_upstreams(&self) -> Vec<(SessionDigest, Box<str>)> {
+        if !self.is_durable {
+            return Vec::new();
+        }
+        let loaded = self.store.load(Kind::Upstream);
+        let records = loaded.map(|loaded| loaded.records).unwrap_or_default();
+        let named = records
+            .iter()
+            .filter_map(|record| owner_and_name(&record.key));
+        named
+            .map(|(owner, server)| (owner, Box::from(server)))
+            .collect()
+    }
+
+    /// Takes the session out of a stored record, durably: from now on nobody else goes on with it,
+    /// or ends it. `keeps` says that the entry is still there, and may want to know the rest. The
+    /// session comes back if it was opened with this definition; otherwise it is left to expire,
+    /// which is noted.
+    pub(crate) fn take_session(
+        &self,
+        owner: SessionDigest,
+        server: &str,
+        identity: &[u8; 32],
+        keeps: bool,
+        events: &Events,
+    ) -> Option<Record> {
+        let _turn = self.claims.lock();
+        let key = upstream_key(owner, server);
+        let (held, record) = self.stored_upstream(&key)?;
+        let op = if keeps {
+            let rest = record.clone().without_session();
+            Op::put(Kind::Upstream, key, upstream_value(&held, &rest))
+        } else {
+            Op::remove(Kind::Upstream, key)
+        };
+        if let Err(error) = self.store.apply(std::slice::from_ref(&op)) {
+            report_removal(events, &op, &error);
+            return None;
+        }
+        if !record.is_resumable() {
+            return None;
+        }
+        if held != *identity {
+            let mut facts = serde_json::Map::new();
+            facts.insert("server".to_owned(), server.into());
+            facts.insert(
+                "reason".to_owned(),
+                "its definition or credentials differ".into(),
+            );
+            events.record("session.left_to_expire", facts);
+            return None;
+        }
+        Some(record)
+    }
+
+    /// The value of a credential is another one: what is stored under the old one goes on under it.
+    pub(crate) fn rotate(
+        &self,
+        owner: SessionDigest,
+        server: &str,
+        from: &[u8; 32],
+        to: &[u8; 32],
+        events: &Events,
+    ) {
+        let _turn = self.claims.lock();
+        let key = upstream_key(owner, server);
+        if let Some((held, record)) = self.stored_upstream(&key)
+            && held == *from
+        {
+            let value = upstream_value(to, &record);
+            self.write(&[Op::put(Kind::Upstream, key, value)], &[], events);
+        }
+    }
+
+    /// Removes what is stored of an upstream.
+    pub(crate) fn forget_upstream(&self, owner: SessionDigest, server: &str, events: &Events) {
+        let op = Op::remove(Kind::Upstream, upstream_key(owner, server));
+        self.write(&[op], &[], events);
+    }
+
+    /// Whether an upstream of the session is stored.
+    pub(crate) fn has_upstream(&self, session: SessionDigest, server: &str) -> bool {
+        self.is_durable
+            && self
+                .store
+                .get(Kind::Upstream, &upstream_key(session, server))
+                .is_ok_and(|value| value.is_some())
+    }
+
+    /// Removes what is stored of upstreams whose entry is gone, or is shared otherwise now: their
+    /// sessions are left to expire, because nobody has the configuration to end them with.
+    /// `is_configured` is asked for the name of the entry and whether all sessions shared it. Blocks
+    /// on the disk.
+    pub(crate) fn sweep(&self, is_configured: impl Fn(&str, bool) -> bool, events: &Events) {
+        for (owner, server) in self.stored_upstreams() {
+            if is_configured(&server, owner == GLOBAL) {
+                continue;
+            }
+            let op = Op::remove(Kind::Upstream, upstream_key(owner, &server));
+            match self.store.apply(std::slice::from_ref(&op)) {
+                Ok(_) => {
+                    let mut facts = serde_json::Map::new();
+                    facts.insert("server".to_owned(), (*server).into());
+                    facts.insert("reason".to_owned(), "it is not configured any more".into());
+                    events.record("session.left_to_expire", facts);
+                }
+                Err(error) => report_removal(events, &op, &error),
+            }
+        }
+    }
+}
+
+/// Where the record of an upstream stands.
+pub(super) fn upstream_key(session: SessionDigest, server: &str) -> Bytes {
+    let mut key = BytesMut::from(&session.0[..]);
+    key.put_slice(server.as_bytes());
+    key.freeze()
+}
+
+/// Whom a record of an upstream belongs to, and the name of its entry.
+fn owner_and_name(key: &[u8]) -> Option<(SessionDigest, &str)> {
+    let (owner, name) = key.split_first_chunk::<16>()?;
+    Some((SessionDigest(*owner), std::str::from_utf8(name).ok()?))
+}
+
+pub(super) fn upstream_value(identity: &[u8; 32], record: &Record) -> Bytes {
+    let mut value = BytesMut::with_capacity(256);
+    value.put_slice(identity);
+    value.put_slice(&record.encode());
+    value.freeze()
+}
+
+/// A record could not be removed, and may come back at the next start.
+pub(super) fn report_removal(events: &Events, op: &Op, error: &dyn std::error::Error) {
+    let Op::Remove { kind, key } = op else { return };
+    let mut facts = serde_json::Map::new();
+    facts.insert("kind".to_owned(), kind.to_string().into());
+    if *kind == Kind::Upstream
+        && let Some((_, server)) = owner_and_name(key)
+    {
+        facts.insert("server".to_owned(), server.into());
+    }
+    facts.insert("cause".to_owned(), chain(error).into());
+    events.record("record.removal_failed", facts);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use springline_proto::call::{CallKey, ExchangeId, Generation, Moment, SessionKey};
+    use springline_proto::message::Message;
+    use springline_proto::settings::UpstreamSettings;
+    use springline_proto::upstream::{
+        End, Hello, Input, Output, Route, Transport, Upstream, UpstreamConfig,
+    };
+    use springline_store::{Loaded, MemoryStore, Seq, Store, StoreError};
+
+    use super::*;
+
+    const SESSION: SessionDigest = SessionDigest([7; 16]);
+
+    /// A store that removes nothing.
+    struct Stubborn(MemoryStore);
+
+    impl Store for Stubborn {
+        fn apply(&self, batch: &[Op]) -> Result<Seq, StoreError> {
+            if batch.iter().any(|op| matches!(op, Op::Remove { .. })) {
+                return Err(StoreError::Failed {
+                    action: "write",
+                    cause: "no space".into(),
+                });
+            }
+            self.0.apply(batch)
+        }
+
+        fn get(&self, kind: Kind, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+            self.0.get(kind, key)
+        }
+
+        fn load(&self, kind: Kind) -> Result<Loaded, StoreError> {
+            self.0.load(kind)
+        }
+
+        fn sync(&self) -> Result<Seq, StoreError> {
+            self.0.sync()
+        }
+
+        fn synced(&self) -> Seq {
+            self.0.synced()
+        }
+    }
+
+    fn rest(store: Arc<dyn Store>) -> Rest {
+        let mut rest = Rest::in_memory().unwrap();
+        rest.store = store;
+        rest.is_durable = true;
+        rest
+    }
+
+    /// A record that was made under this identity.
+    fn put(rest: &Rest, identity: [u8; 32]) {
+        let config = UpstreamConfig {
+            server: "s".into(),
+            transport: Transport::Http,
+            session: SessionKey(1),
+            settings: UpstreamSettings::default(),
+            base: 0,
+            seed: 1,
+        };
+        let mut machine = Upstream::new(config, Moment::default());
+        let mut outputs = Vec::new();
+        let hello = Hello {
+            params: "{}".into(),
+        };
+        let key = CallKey {
+            session: SessionKey(1),
+            number: 1,
+        };
+        let generation = Generation(1);
+        let message = Message::parse(
+            r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}"#,
+        )
+        .unwrap();
+        for input in [
+            Input::Start { key, hello },
+            Input::Opened { generation },
+            Input::Minted {
+                generation,
+                exchange: ExchangeId(1),
+                session_id: "wire".into(),
+            },
+            Input::Message {
+                generation,
+                exchange: Some(ExchangeId(1)),
+                message,
+            },
+            Input::Ended {
+                generation,
+                exchange: ExchangeId(2),
+                end: End::Accepted,
+            },
+        ] {
+            machine.handle(Moment::default(), input);
+            outputs.extend(std::iter::from_fn(|| machine.poll()));
+        }
+        let persists = |output: &Output| matches!(output, Output::Persist(_));
+        assert!(outputs.iter().any(persists));
+        let events = Events::new(100);
+        rest.keep_upstream(SESSION, |_| None, "s", &identity, &outputs, &events);
+    }
+
+    fn names(events: &Events) -> Vec<&'static str> {
+        events.counts().into_iter().map(|(name, _)| name).collect()
+    }
+
+    #[test]
+    fn a_removal_that_fails_is_reported_and_nothing_counts_as_done() {
+        let rest = rest(Arc::new(Stubborn(MemoryStore::default())));
+        put(&rest, [1; 32]);
+        let events = Events::new(100);
+        let taken = rest.take_session(SESSION, "s", &[1; 32], false, &events);
+        assert!(taken.is_none(), "nobody may end what may come back");
+        assert_eq!(names(&events), ["record.removal_failed"]);
+        assert!(rest.has_upstream(SESSION, "s"));
+        let events = Events::new(100);
+        rest.keep_upstream(SESSION, |_| None, "s", &[1; 32], &[Output::Forget], &events);
+        assert_eq!(names(&events), ["record.removal_failed", "store.failed"]);
+        let events = Events::new(100);
+        rest.sweep(|_, _| false, &events);
+        assert_eq!(names(&events), ["record.removal_failed"]);
+    }
+
+    #[test]
+    fn a_session_is_taken_once_and_never_under_another_definition() {
+        let events = Events::new(100);
+        let rest = rest(Arc::new(MemoryStore::default()));
+        put(&rest, [1; 32]);
+        let record = rest.take_session(SESSION, "s", &[1; 32], true, &events);
+        let route = record.unwrap().route;
+        assert_eq!(route.session_id.as_deref(), Some("wire"));
+        assert!(
+            rest.take_session(SESSION, "s", &[1; 32], true, &events)
+                .is_none()
+        );
+        let claim = rest.claim(SESSION, "s", &[2; 32], &events);
+        assert!(matches!(claim, Claim::Other(rest) if rest.route == Route::default()));
+        put(&rest, [1; 32]);
+        let claim = rest.claim(SESSION, "s", &[2; 32], &events);
+        assert!(matches!(claim, Claim::Left(_)));
+        assert!(
+            rest.take_session(SESSION, "s", &[1; 32], false, &events)
+                .is_none()
+        );
+        assert_eq!(names(&events), [] as [&str; 0]);
+        put(&rest, [1; 32]);
+        assert!(
+            rest.take_session(SESSION, "s", &[3; 32], false, &events)
+                .is_none()
+        );
+        assert_eq!(names(&events), ["session.left_to_expire"]);
+    }
+}
