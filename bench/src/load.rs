@@ -156,23 +156,36 @@ impl Client {
 
 /// Opens so many sessions, some at once.
 pub(crate) async fn open(url: &str, sessions: usize) -> anyhow::Result<Vec<Client>> {
+    open_as(url, sessions, |client| client).await
+}
+
+/// Opens so many sessions and closes the connection of each at once; tells their ids.
+pub(crate) async fn leave(url: &str, sessions: usize) -> anyhow::Result<Vec<String>> {
+    open_as(url, sessions, |client| client.session).await
+}
+
+async fn open_as<T: Send + 'static>(
+    url: &str,
+    sessions: usize,
+    keep: fn(Client) -> T,
+) -> anyhow::Result<Vec<T>> {
     let tasks: Vec<_> = (0..OPENERS.min(sessions))
         .map(|opener| {
             let url = url.to_owned();
             tokio::spawn(async move {
-                let mut clients = Vec::new();
+                let mut kept = Vec::new();
                 for _ in (opener..sessions).step_by(OPENERS) {
-                    clients.push(Client::open(&url).await?);
+                    kept.push(keep(Client::open(&url).await?));
                 }
-                Ok::<_, Fault>(clients)
+                Ok::<_, Fault>(kept)
             })
         })
         .collect();
-    let mut clients = Vec::with_capacity(sessions);
+    let mut kept = Vec::with_capacity(sessions);
     for task in tasks {
-        clients.extend(task.await??);
+        kept.extend(task.await??);
     }
-    Ok(clients)
+    Ok(kept)
 }
 
 /// Runs a load against an endpoint, in sessions of its own that end with it.

@@ -4,7 +4,7 @@
 use crate::load::{self, Load};
 use crate::pipe;
 use crate::process::Program;
-use crate::report::{Goal, Report, line, median, micros, range};
+use crate::report::{Goal, Report, line, median, micros, range, spread};
 use crate::tally::{Faults, Outcome, list};
 
 /// How the echo server is reached.
@@ -162,11 +162,16 @@ fn beside(way: &Way, direct: &Way, faults: &str) -> Figures {
     };
     let ratios = pairs(|round| round.rate, |way, direct| way / direct);
     let added = pairs(|round| micros(round.p50), |way, direct| way - direct);
+    let rates = way.figures(|round| round.rate);
+    let ratio = if way.name == direct.name {
+        noise(&rates)
+    } else {
+        range(&ratios, 3)
+    };
     let row = format!(
-        "{} | {:.0} | {} | {:.0} | {:.0} | {faults}",
+        "{} | {:.0} | {ratio} | {:.0} | {:.0} | {faults}",
         way.name,
-        median(&way.figures(|round| round.rate)),
-        range(&ratios, 3),
+        median(&rates),
         median(&way.figures(|round| micros(round.p50))),
         median(&way.figures(|round| micros(round.p99))),
     );
@@ -176,6 +181,13 @@ fn beside(way: &Way, direct: &Way, faults: &str) -> Figures {
         added,
         row,
     }
+}
+
+/// How far the direct way itself was from its median: what the machine did, and not the gateway.
+fn noise(rates: &[f64]) -> String {
+    let (low, high) = spread(rates);
+    let middle = median(rates);
+    format!("1 (noise: {:.2} to {:.2})", low / middle, high / middle)
 }
 
 /// Takes the gateway's figures, and those of others, to the table of goals.

@@ -107,7 +107,7 @@ fn add(report: &mut Report, own: &Footprint, nginx: &Footprint) {
 async fn each_session(server: &Server, sessions: usize) -> anyhow::Result<f64> {
     settle().await;
     let before = server.memory()?.resident;
-    drop(load::open(&server.url, sessions).await?);
+    load::leave(&server.url, sessions).await?;
     settle().await;
     let grown = server.memory()?.resident.saturating_sub(before);
     #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^52")]

@@ -51,7 +51,11 @@ pub(crate) async fn run(options: &Run) -> anyhow::Result<()> {
 
 fn opening(options: &Run) {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    line(&format!("Command: `bench {}`", words.join(" ")));
+    line(&format!(
+        "Command: `bench {}`, commit {}.",
+        words.join(" "),
+        commit()
+    ));
     line("");
     line(&format!(
         "Machine: {} cores, {}, load {} at the start. {} round(s), {} s for each load.",
@@ -61,4 +65,14 @@ fn opening(options: &Run) {
         options.rounds(),
         options.seconds().as_secs_f64()
     ));
+}
+
+/// The commit of the folder in which the run was started.
+fn commit() -> String {
+    let asked = std::process::Command::new("git")
+        .args(["describe", "--always", "--dirty"])
+        .output();
+    let said = asked.ok().filter(|output| output.status.success());
+    let name = said.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    name.unwrap_or_else(|| "unknown".to_owned())
 }

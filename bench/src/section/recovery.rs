@@ -171,8 +171,7 @@ async fn cold_start(options: &Run, report: &mut Report) -> anyhow::Result<()> {
     let echo = process::echo().await?;
     let (full, empty) = (Home::with_url(&echo.url)?, Home::with_url(&echo.url)?);
     let gateway = full.start(&options.springline).await?;
-    let clients = load::open(&gateway.url, sessions).await?;
-    let mut stored: Vec<String> = clients.into_iter().map(|one| one.session).collect();
+    let mut stored = load::leave(&gateway.url, sessions).await?;
     gateway.kill().await?;
     let (mut ready, mut first) = (Vec::new(), Vec::new());
     let (mut ready_empty, mut first_empty) = (Vec::new(), Vec::new());

@@ -60,9 +60,11 @@ async fn sessions(
     let [few, many] = &homes;
     let few = few.start(&options.springline).await?;
     let many = many.start(&options.springline).await?;
-    drop(load::open(&many.url, size.open - size.active).await?);
+    load::leave(&many.url, size.open - size.active).await?;
     let mut few_clients = load::open(&few.url, size.active).await?;
     let mut many_clients = load::open(&many.url, size.active).await?;
+    // What was opened is written to the disk meanwhile.
+    tokio::time::sleep(Duration::from_secs(2).min(size.idle)).await;
     let mut ratios = Vec::new();
     let mut p50 = (Vec::new(), Vec::new());
     for _ in 0..size.rounds {
