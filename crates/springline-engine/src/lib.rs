@@ -15,6 +15,7 @@ pub mod config;
 pub mod downstream;
 pub mod event;
 pub mod gateway;
+pub mod lane;
 pub mod spawn;
 pub mod upstream;
 

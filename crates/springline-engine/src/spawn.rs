@@ -1,9 +1,13 @@
 //! The one place that spawns tasks.
 //!
-//! Owns: the name that every task carries in the logs. It must not know what a task does.
+//! Owns: the name that every task carries in the logs, and work that needs no task of its own. It
+//! must not know what a task does.
 
 use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tracing::Instrument as _;
 
@@ -34,4 +38,81 @@ where
 /// Outside a tokio runtime.
 pub fn blocking(work: impl FnOnce() + Send + 'static) {
     drop(tokio::task::spawn_blocking(work));
+}
+
+/// Work that somebody waits for and runs in the task that waits: no other task takes a turn for it.
+/// Dropped unfinished, it goes on in a task of its own.
+pub(crate) struct Work {
+    name: &'static str,
+    future: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+impl Work {
+    /// Runs on until it waits. Says whether it is done.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> bool {
+        if let Some(future) = &mut self.future {
+            match future.as_mut().poll(cx) {
+                Poll::Ready(()) => self.future = None,
+                Poll::Pending => return false,
+            }
+        }
+        true
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        // Without a runtime nothing goes on.
+        if let Some(future) = self.future.take()
+            && Handle::try_current().is_ok()
+        {
+            named(self.name, future);
+        }
+    }
+}
+
+/// Room for one piece of work that an input causes, at the side of whoever brings the input.
+#[derive(Default)]
+pub struct Errand {
+    has_room: bool,
+    work: Option<Work>,
+}
+
+impl Errand {
+    /// No room: all work gets a task of its own.
+    pub(crate) fn none() -> Self {
+        Self::default()
+    }
+
+    /// Room for one.
+    pub(crate) fn one() -> Self {
+        Self {
+            has_room: true,
+            work: None,
+        }
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.has_room
+    }
+
+    /// Takes work on; only where there is room.
+    pub(crate) fn take_on(
+        &mut self,
+        name: &'static str,
+        future: impl Future<Output = ()> + Send + 'static,
+    ) {
+        self.has_room = false;
+        let future: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(future);
+        // A piece that is there already would go on in a task of its own.
+        self.work = Some(Work {
+            name,
+            future: Some(future),
+        });
+    }
+
+    /// What was taken on.
+    pub(crate) fn into_work(self) -> Option<Work> {
+        self.work
+    }
 }

@@ -15,6 +15,7 @@ use springline_engine::downstream::route::Routes;
 use springline_engine::downstream::socket::{self, PidLock, SocketError};
 use springline_engine::downstream::{HttpServer, HttpSettings, Token, listen};
 use springline_engine::gateway::{Gateway, Rest};
+use springline_engine::lane::Lanes;
 use springline_engine::upstream::http::{HttpShared, ProxyEnv};
 use springline_engine::{clock, spawn};
 use tokio::net::TcpListener;
@@ -72,7 +73,9 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     let admin = Admin::new(Arc::clone(&gateway), facts(&config, &addresses));
     let routes: Arc<dyn Routes> = Arc::<Admin>::clone(&admin);
     let settings = http_settings(&config.settings);
-    let server = HttpServer::new(Arc::clone(&gateway), settings, Some(routes));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let lanes = Lanes::start(cores).context("the threads for connections")?;
+    let server = HttpServer::on_lanes(Arc::clone(&gateway), settings, Some(routes), lanes);
     for listener in claims.listeners {
         spawn::named("listener", Arc::clone(&server).serve_tcp(listener));
     }

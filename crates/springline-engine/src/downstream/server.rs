@@ -14,7 +14,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::RwLock;
 use springline_proto::session::Downstream;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
@@ -26,6 +26,7 @@ use super::raised;
 use super::route::{Desk, NoRoutes, Routes};
 use super::setting::HttpSettings;
 use super::stream::Patient;
+use crate::lane::Lanes;
 use crate::spawn;
 
 /// The pause after an accept that failed: out of descriptors is not cured by trying at once.
@@ -42,6 +43,8 @@ pub struct HttpServer<G> {
     cut: watch::Sender<bool>,
     /// How many connections there are.
     live: watch::Sender<usize>,
+    /// Where TCP connections run; on the runtime of their listener if there are none.
+    lanes: Lanes,
 }
 
 /// One connection, counted while it lives.
@@ -63,6 +66,16 @@ impl Drop for Counted {
 impl<G: Gate> HttpServer<G> {
     /// A server for `gate`, with the further `routes` if there are any.
     pub fn new(gate: G, settings: HttpSettings, routes: Option<Arc<dyn Routes>>) -> Arc<Self> {
+        Self::on_lanes(gate, settings, routes, Lanes::none())
+    }
+
+    /// The same, with its TCP connections on these lanes.
+    pub fn on_lanes(
+        gate: G,
+        settings: HttpSettings,
+        routes: Option<Arc<dyn Routes>>,
+        lanes: Lanes,
+    ) -> Arc<Self> {
         let (stop, stopping) = watch::channel(false);
         let routes = routes.unwrap_or_else(|| Arc::new(NoRoutes));
         Arc::new(Self {
@@ -75,6 +88,7 @@ impl<G: Gate> HttpServer<G> {
             stop,
             cut: watch::Sender::new(false),
             live: watch::Sender::new(0),
+            lanes,
         })
     }
 
@@ -101,11 +115,28 @@ impl<G: Gate> HttpServer<G> {
                     if let Err(error) = stream.set_nodelay(true) {
                         tracing::debug!(%error, "TCP_NODELAY was not set");
                     }
-                    self.connect(stream, arrival);
+                    self.admit(stream, arrival);
                 }
                 Err(error) => refuse_accept(&error).await,
             }
         }
+    }
+
+    /// Gives a TCP connection to a lane.
+    fn admit(self: &Arc<Self>, stream: TcpStream, arrival: Arrival) {
+        let Some(lane) = self.lanes.next() else {
+            self.connect(stream, arrival);
+            return;
+        };
+        let server = Arc::clone(self);
+        // It leaves the reactor of the listener for that of the lane.
+        let moved = stream.into_std();
+        lane.run("http connection", async move {
+            match moved.and_then(TcpStream::from_std) {
+                Ok(stream) => server.hold(stream, arrival).await,
+                Err(error) => tracing::warn!(%error, "a connection could not be taken over"),
+            }
+        });
     }
 
     /// Serves the unix socket until the server stops. Cancel safe: connections live on.
@@ -146,12 +177,20 @@ impl<G: Gate> HttpServer<G> {
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let server = Arc::clone(self);
+        spawn::named("http connection", Arc::clone(self).hold(stream, arrival));
+    }
+
+    /// Serves a connection, counted while it lives.
+    fn hold<S>(self: Arc<Self>, stream: S, arrival: Arrival) -> impl Future<Output = ()> + Send
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        // Now, and not when it is first polled: a stop waits for it.
         let counted = Counted::new(&self.live);
-        spawn::named("http connection", async move {
-            server.converse(stream, arrival).await;
+        async move {
+            self.converse(stream, arrival).await;
             drop(counted);
-        });
+        }
     }
 
     async fn converse<S>(self: Arc<Self>, stream: S, arrival: Arrival)

@@ -12,7 +12,7 @@ use crate::upstream::http::{Credentials, HttpAuth, HttpSpec};
 pub(crate) fn http_spec(
     server: &Arc<str>,
     definition: &HttpDefinition,
-    source: &Arc<Mutex<Entry>>,
+    source: &Arc<Mutex<Arc<Entry>>>,
     events: &Arc<Events>,
 ) -> HttpSpec {
     let credentials = credentials_of(definition).unwrap_or_else(|error| {
@@ -26,7 +26,7 @@ pub(crate) fn http_spec(
         url: definition.url.clone(),
         credentials,
         reread: Arc::new(move || {
-            let entry = source.lock().clone();
+            let entry = Arc::clone(&source.lock());
             reread(&entry)
         }),
         ca: definition.ca.as_ref().map(|ca| ca.path.clone()),

@@ -106,8 +106,8 @@ impl<M: Machine> Driver<M> {
         whom: &Weak<dyn Wake>,
         perform: impl FnMut(Vec<M::Output>),
     ) {
-        if self.inbox.enter(input) {
-            self.take_turns(timer, whom, perform);
+        if let Some(first) = self.inbox.enter(input) {
+            self.take_turns(first, timer, whom, perform);
         }
     }
 
@@ -118,23 +118,25 @@ impl<M: Machine> Driver<M> {
         whom: &Weak<dyn Wake>,
         perform: impl FnMut(Vec<M::Output>),
     ) {
-        if self.inbox.enter_left() {
-            self.take_turns(timer, whom, perform);
+        if let Some(first) = self.inbox.enter_left() {
+            self.take_turns(first, timer, whom, perform);
         }
     }
 
     fn take_turns(
         &self,
+        first: M::Input,
         timer: &Timer,
         whom: &Weak<dyn Wake>,
         mut perform: impl FnMut(Vec<M::Output>),
     ) {
+        let mut next = Some(first);
         loop {
             let mut outputs = Vec::new();
             {
                 let mut core = self.core.lock();
                 let now = clock::moment();
-                while let Some(input) = self.inbox.take() {
+                while let Some(input) = next.take().or_else(|| self.inbox.take()) {
                     core.machine.handle(now, input);
                     while let Some(output) = core.machine.poll() {
                         outputs.push(output);

@@ -12,6 +12,7 @@ use super::credential::http_spec;
 use super::rest::Rest;
 use crate::config::{Definition, Entry, Scope, Secret, Settings};
 use crate::event::Events;
+use crate::spawn::Errand;
 use crate::upstream::http::{HttpLimits, HttpShared, HttpTransport};
 use crate::upstream::stdio::{ChildSpec, ChildView, LineBudget, StdioLimits, StdioTransport};
 use crate::upstream::{Sink, launcher_problem};
@@ -30,7 +31,7 @@ pub(crate) struct EntrySpec {
     /// What an instance of it belongs to.
     pub(crate) scope: Scope,
     /// The entry as configured, to read its credentials again.
-    pub(crate) entry: Entry,
+    pub(crate) entry: Arc<Entry>,
 }
 
 impl EntrySpec {
@@ -46,7 +47,7 @@ impl EntrySpec {
             identity: rest.identity(entry),
             instance: Arc::from(entry.instance_name()),
             scope: entry.options.scope,
-            entry: entry.clone(),
+            entry: Arc::new(entry.clone()),
         }
     }
 
@@ -114,7 +115,7 @@ pub(crate) struct Carrier {
     server: Arc<str>,
     kind: Kind,
     /// Where credentials are read again: the entry as it was written last.
-    source: Option<Arc<Mutex<Entry>>>,
+    source: Option<Arc<Mutex<Arc<Entry>>>>,
 }
 
 enum Kind {
@@ -131,7 +132,7 @@ impl Carrier {
         limits: &Limits,
         events: &Arc<Events>,
     ) -> Self {
-        let source = Arc::new(Mutex::new(spec.entry.clone()));
+        let source = Arc::new(Mutex::new(Arc::clone(&spec.entry)));
         let kind = match &spec.definition {
             Ok(Definition::Stdio(definition)) => {
                 let child = ChildSpec {
@@ -171,9 +172,9 @@ impl Carrier {
     }
 
     /// The same server, perhaps written otherwise: credentials are read from there from now on.
-    pub(crate) fn adopt(&self, entry: &Entry) {
+    pub(crate) fn adopt(&self, entry: &Arc<Entry>) {
         if let Some(source) = &self.source {
-            *source.lock() = entry.clone();
+            *source.lock() = Arc::clone(entry);
         }
     }
 
@@ -189,8 +190,9 @@ impl Carrier {
         }
     }
 
-    /// Does what a transport does; everything else was taken before.
-    pub(crate) fn perform(&self, output: Output) {
+    /// Does what a transport does; everything else was taken before. An exchange over HTTP may be
+    /// taken along.
+    pub(crate) fn perform(&self, output: Output, errand: &mut Errand) {
         match &self.kind {
             Kind::Child(child) => match output {
                 Output::Send {
@@ -215,7 +217,7 @@ impl Carrier {
                 | Output::ToSession { .. }
                 | Output::Emit(_) => {}
             },
-            Kind::Http(http) => perform_http(http, output),
+            Kind::Http(http) => perform_http(http, output, errand),
             Kind::Nothing => {}
         }
     }
@@ -248,7 +250,7 @@ impl Carrier {
     }
 }
 
-fn perform_http(http: &HttpTransport, output: Output) {
+fn perform_http(http: &HttpTransport, output: Output, errand: &mut Errand) {
     match output {
         Output::Send {
             generation,
@@ -258,7 +260,9 @@ fn perform_http(http: &HttpTransport, output: Output) {
             route,
             repeatable,
         } => {
-            http.send(generation, exchange, body, purpose, route, repeatable);
+            http.send(
+                generation, exchange, body, purpose, route, repeatable, errand,
+            );
         }
         Output::Resume {
             generation,

@@ -10,6 +10,7 @@ use springline_store::SessionDigest;
 use super::global::GlobalCell;
 use super::session::SessionCell;
 use super::upstream::UpstreamCell;
+use crate::spawn::Errand;
 
 /// The home of an upstream.
 #[derive(Clone)]
@@ -44,7 +45,7 @@ impl Home {
         match self {
             Self::Session(session) => {
                 if let Some(session) = session.upgrade() {
-                    session.to_upstream(server, input);
+                    session.to_upstream(server, input, &mut Errand::none());
                 }
             }
             Self::Global(global) => {

@@ -12,9 +12,6 @@ struct Queue<T> {
     driven: bool,
 }
 
-/// Past this many inputs at once the memory of the queue is given back when it is empty.
-const KEPT: usize = 4;
-
 /// The queue. Held for a push or a pop; never across a call of anything else.
 pub(crate) struct Inbox<T>(Mutex<Queue<T>>);
 
@@ -28,18 +25,31 @@ impl<T> Default for Inbox<T> {
 }
 
 impl<T> Inbox<T> {
-    /// Leaves an input and takes the turn to drive. Says whether the caller drives now, and must
-    /// call [`Inbox::exit`] after each turn; if not, somebody else takes the input along.
-    pub(crate) fn enter(&self, input: T) -> bool {
+    /// Takes the turn to drive and gives the first input, which is mostly the caller's own; the
+    /// caller must call [`Inbox::exit`] after each turn. Nothing if somebody else drives: they take
+    /// the input along.
+    pub(crate) fn enter(&self, input: T) -> Option<T> {
         let mut queue = self.0.lock();
+        if std::mem::replace(&mut queue.driven, true) {
+            queue.inputs.push_back(input);
+            return None;
+        }
+        if queue.inputs.is_empty() {
+            return Some(input);
+        }
         queue.inputs.push_back(input);
-        !std::mem::replace(&mut queue.driven, true)
+        queue.inputs.pop_front()
     }
 
-    /// Takes the turn to drive if inputs wait and nobody drives.
-    pub(crate) fn enter_left(&self) -> bool {
+    /// Takes the turn to drive if inputs wait and nobody drives, and gives the first.
+    pub(crate) fn enter_left(&self) -> Option<T> {
         let mut queue = self.0.lock();
-        !queue.inputs.is_empty() && !std::mem::replace(&mut queue.driven, true)
+        if queue.driven {
+            return None;
+        }
+        let first = queue.inputs.pop_front()?;
+        queue.driven = true;
+        Some(first)
     }
 
     /// Leaves an input.
@@ -57,7 +67,7 @@ impl<T> Inbox<T> {
         let done = queue.inputs.is_empty();
         if done {
             queue.driven = false;
-            if queue.inputs.capacity() > KEPT {
+            if queue.inputs.capacity() > 0 {
                 queue.inputs = VecDeque::new();
             }
         }
@@ -89,29 +99,26 @@ mod tests {
     #[test]
     fn only_one_drives_and_nothing_is_left_behind() {
         let inbox = Inbox::default();
-        assert!(inbox.enter(1), "nobody drove");
-        assert!(!inbox.enter(2), "the first one drives");
-        assert_eq!(
-            (inbox.take(), inbox.take(), inbox.take()),
-            (Some(1), Some(2), None)
-        );
-        assert!(!inbox.enter(3));
+        assert_eq!(inbox.enter(1), Some(1), "nobody drove");
+        assert_eq!(inbox.enter(2), None, "the first one drives");
+        assert_eq!((inbox.take(), inbox.take()), (Some(2), None));
+        assert_eq!(inbox.enter(3), None);
         assert!(!inbox.exit(), "an input came meanwhile");
         assert_eq!(inbox.take(), Some(3));
         assert!(inbox.exit());
-        assert!(!inbox.enter_left(), "nothing waits");
+        assert_eq!(inbox.enter_left(), None, "nothing waits");
         inbox.put(4);
-        assert!(inbox.enter_left());
-        assert!(!inbox.enter(5), "it drives");
+        assert_eq!(inbox.enter_left(), Some(4));
+        assert_eq!(inbox.enter(5), None, "it drives");
     }
 
     #[test]
     fn inputs_wait_while_it_is_held() {
         let inbox = Inbox::default();
         inbox.hold();
-        assert!(!inbox.enter(1));
+        assert_eq!(inbox.enter(1), None);
         inbox.release();
-        assert!(inbox.enter(2));
-        assert_eq!((inbox.take(), inbox.take()), (Some(1), Some(2)));
+        assert_eq!(inbox.enter(2), Some(1));
+        assert_eq!(inbox.take(), Some(2));
     }
 }

@@ -5,10 +5,10 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 use springline_proto::session::Part;
-use tokio::sync::Notify;
 
 /// Bytes that may wait for one connection, besides one part that is larger by itself. As large as
 /// the default cap on bodies: a client that is further behind does not read.
@@ -24,6 +24,8 @@ struct Queue {
     bytes: usize,
     /// Nothing comes after what is queued.
     closed: bool,
+    /// Who waits for a part.
+    waiting: Option<Waker>,
 }
 
 /// What became of a part.
@@ -43,7 +45,6 @@ pub(crate) struct Mailbox {
     /// Held by the machine's driver while it puts, and by the connection while it takes; never
     /// across an await.
     queue: Mutex<Queue>,
-    ready: Notify,
 }
 
 impl Mailbox {
@@ -69,38 +70,50 @@ impl Mailbox {
             queue.closed = ends(&part);
             queue.parts.push_back(part);
         }
+        let waiting = queue.waiting.take();
         drop(queue);
-        self.ready.notify_one();
+        wake(waiting);
         if full { Put::Cut } else { Put::Taken }
     }
 
     /// Nothing more comes.
     pub(crate) fn close(&self) {
-        self.queue.lock().closed = true;
-        self.ready.notify_one();
+        let waiting = {
+            let mut queue = self.queue.lock();
+            queue.closed = true;
+            queue.waiting.take()
+        };
+        wake(waiting);
     }
 
-    /// The next part; `None` after the last. Cancel safe: a part is taken only as it is returned.
-    pub(crate) async fn take(&self) -> Option<Part> {
-        loop {
-            {
-                let mut queue = self.queue.lock();
-                if let Some(part) = queue.parts.pop_front() {
-                    queue.bytes = queue.bytes.saturating_sub(size_of_part(&part));
-                    return Some(part);
-                }
-                if queue.closed {
-                    return None;
-                }
-            }
-            // `notify_one` stores a permit, so a part put in between is not missed.
-            self.ready.notified().await;
+    /// Wakes nobody until the next [`Self::poll_take`]: for the one who puts and takes in one go.
+    pub(crate) fn unwatch(&self) {
+        self.queue.lock().waiting = None;
+    }
+
+    /// The next part; `None` after the last. A part is taken only as it is returned.
+    pub(crate) fn poll_take(&self, cx: &Context<'_>) -> Poll<Option<Part>> {
+        let mut queue = self.queue.lock();
+        if let Some(part) = queue.parts.pop_front() {
+            queue.bytes = queue.bytes.saturating_sub(size_of_part(&part));
+            return Poll::Ready(Some(part));
         }
+        if queue.closed {
+            return Poll::Ready(None);
+        }
+        queue.waiting = Some(cx.waker().clone());
+        Poll::Pending
     }
 
     /// Whether the last part was put: the machine holds nothing more for this connection.
     pub(crate) fn is_complete(&self) -> bool {
         self.queue.lock().closed
+    }
+}
+
+fn wake(waiting: Option<Waker>) {
+    if let Some(waiting) = waiting {
+        waiting.wake();
     }
 }
 
@@ -122,9 +135,15 @@ fn size_of_part(part: &Part) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+
     use bytes::Bytes;
 
     use super::*;
+
+    async fn take(mailbox: &Mailbox) -> Option<Part> {
+        poll_fn(|cx| mailbox.poll_take(cx)).await
+    }
 
     fn event(bytes: usize) -> Part {
         let data = Bytes::from(vec![b' '; bytes]).into();
@@ -141,10 +160,10 @@ mod tests {
         assert_eq!(mailbox.put(Part::Begin), Put::Taken);
         assert_eq!(mailbox.put(event(3)), Put::Taken);
         assert_eq!(mailbox.put(Part::End), Put::Taken);
-        assert!(matches!(mailbox.take().await, Some(Part::Begin)));
-        assert!(matches!(mailbox.take().await, Some(Part::Event { .. })));
-        assert!(matches!(mailbox.take().await, Some(Part::End)));
-        assert!(mailbox.take().await.is_none());
+        assert!(matches!(take(&mailbox).await, Some(Part::Begin)));
+        assert!(matches!(take(&mailbox).await, Some(Part::Event { .. })));
+        assert!(matches!(take(&mailbox).await, Some(Part::End)));
+        assert!(take(&mailbox).await.is_none());
     }
 
     #[tokio::test]
@@ -153,13 +172,13 @@ mod tests {
         assert_eq!(mailbox.put(event(WAITING_BYTES_MAX)), Put::Taken);
         assert_eq!(mailbox.put(event(1)), Put::Cut);
         assert_eq!(mailbox.put(event(1)), Put::Closed, "it is cut once");
-        assert!(mailbox.take().await.is_none());
+        assert!(take(&mailbox).await.is_none());
     }
 
     #[tokio::test]
     async fn one_part_larger_than_the_bound_still_passes() {
         let mailbox = Mailbox::new();
         assert_eq!(mailbox.put(event(WAITING_BYTES_MAX + 1)), Put::Taken);
-        assert!(mailbox.take().await.is_some());
+        assert!(take(&mailbox).await.is_some());
     }
 }

@@ -21,6 +21,7 @@ use super::shared::{Shared, fault_of};
 use super::upstream::UpstreamCell;
 use crate::clock;
 use crate::config::{Config, Definition};
+use crate::spawn::Errand;
 
 /// Any key does for texts that are compared within one process.
 const TEXT_KEY: &[u8] = b"reload";
@@ -308,7 +309,8 @@ impl SessionCell {
             self.end_if_over(server, new);
         }
         for (key, moved) in moved {
-            self.to_upstream(server, Input::Take { key, moved });
+            let take = Input::Take { key, moved };
+            self.to_upstream(server, take, &mut Errand::none());
         }
         true
     }

@@ -1,8 +1,10 @@
 //! Drives one session machine and carries its answers to the connections that wait for them.
 
 use std::collections::{BTreeMap, HashMap};
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -23,6 +25,7 @@ use super::shared::{Owner, Shared};
 use super::timer::Wake;
 use super::upstream::UpstreamCell;
 use crate::downstream::Principal;
+use crate::spawn::{Errand, Work};
 use crate::{clock, event};
 
 /// Where answers go. Held for a look-up or a change; never while anything else is called.
@@ -144,6 +147,11 @@ impl SessionCell {
 
     /// Takes an input and drives the machine, unless somebody does already.
     pub(crate) fn input(&self, input: Input) {
+        self.input_with(input, &mut Errand::none());
+    }
+
+    /// The same; work that this causes may be taken along.
+    fn input_with(&self, input: Input, errand: &mut Errand) {
         let whom = self.this.clone() as Weak<dyn Wake>;
         self.driver
             .drive(input, &self.shared.timer, &whom, |outputs| {
@@ -157,7 +165,7 @@ impl SessionCell {
                     );
                 }
                 for output in outputs {
-                    self.perform(output);
+                    self.perform(output, errand);
                 }
             });
     }
@@ -192,13 +200,13 @@ impl SessionCell {
         }
     }
 
-    fn perform(&self, output: Output) {
+    fn perform(&self, output: Output, errand: &mut Errand) {
         match output {
             // Kept before, all of the turn in one write.
             Output::Persist(_) | Output::Mark { .. } => {}
             Output::ToExchange { exchange, part } => self.to_exchange(exchange, part),
             Output::ToStream { connection, part } => self.to_stream(connection, part),
-            Output::ToUpstream { server, input } => self.to_upstream(&server, *input),
+            Output::ToUpstream { server, input } => self.to_upstream(&server, *input, errand),
             Output::Remember { server, what } => self.shared.remember(&server, what),
             Output::Emit(what) => {
                 let (name, facts) = event::of_session(&self.digest, &what);
@@ -270,11 +278,11 @@ impl SessionCell {
         }
     }
 
-    pub(super) fn to_upstream(&self, server: &Arc<str>, input: UpstreamInput) {
+    pub(super) fn to_upstream(&self, server: &Arc<str>, input: UpstreamInput, errand: &mut Errand) {
         if self.to_leaving(server, &input) {
             return;
         }
-        let Some(input) = self.to_held(server, input) else {
+        let Some(input) = self.to_held(server, input, errand) else {
             return;
         };
         match input {
@@ -293,7 +301,7 @@ impl SessionCell {
             .or_insert(way);
         // The entry may have changed since it was read for this one.
         self.reconcile(server);
-        if self.to_held(server, input).is_some() {
+        if self.to_held(server, input, errand).is_some() {
             tracing::debug!(%server, "the session ended meanwhile");
         }
     }
@@ -307,14 +315,19 @@ impl SessionCell {
     }
 
     /// Gives an input to the upstream that is there; it comes back if there is none.
-    fn to_held(&self, server: &Arc<str>, input: UpstreamInput) -> Option<UpstreamInput> {
+    fn to_held(
+        &self,
+        server: &Arc<str>,
+        input: UpstreamInput,
+        errand: &mut Errand,
+    ) -> Option<UpstreamInput> {
         let upstreams = self.upstreams.lock();
         match upstreams.get(server) {
             None => Some(input),
             Some(Way::Own(cell)) => {
                 let cell = Arc::clone(cell);
                 drop(upstreams);
-                cell.input(input);
+                cell.input_with(input, errand);
                 None
             }
             Some(Way::Global(global)) => {
@@ -322,7 +335,7 @@ impl SessionCell {
                 let cells = global.leave(&self.binding(server), for_global(input));
                 drop(upstreams);
                 for cell in cells {
-                    cell.go_on();
+                    cell.go_on_with(errand);
                 }
                 None
             }
@@ -468,20 +481,24 @@ impl SessionHandle {
             .lock()
             .exchanges
             .insert(exchange, Arc::clone(&mailbox));
-        let stream = PartStream {
+        let mut stream = PartStream {
             cell: Arc::clone(&self.cell),
             mailbox,
             source: Source::Exchange(exchange),
+            work: None,
         };
         if let Some(refusal) = self.cell.refusal(&message) {
             self.cell.to_exchange(exchange, Part::Json(refusal.into()));
             return stream;
         }
-        self.cell.input(Input::Message {
+        let mut errand = Errand::one();
+        let input = Input::Message {
             exchange: Some(exchange),
             accept,
             message,
-        });
+        };
+        self.cell.input_with(input, &mut errand);
+        stream.work = errand.into_work();
         stream
     }
 
@@ -498,6 +515,7 @@ impl SessionHandle {
             cell: Arc::clone(&self.cell),
             mailbox,
             source: Source::Connection(connection),
+            work: None,
         };
         self.cell.input(Input::StreamOpened { connection, cursor });
         stream
@@ -549,12 +567,30 @@ pub struct PartStream {
     cell: Arc<SessionCell>,
     mailbox: Arc<Mailbox>,
     source: Source,
+    /// The exchange with the server, until the first part is there: what comes after it must not
+    /// wait for a client that reads slowly.
+    work: Option<Work>,
 }
 
 impl PartStream {
     /// The next part; `None` after the last. Cancel safe.
     pub async fn next(&mut self) -> Option<Part> {
-        self.mailbox.take().await
+        poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Part>> {
+        if let Some(work) = &mut self.work {
+            self.mailbox.unwatch();
+            if work.poll(cx) {
+                self.work = None;
+            }
+        }
+        let part = self.mailbox.poll_take(cx);
+        if part.is_ready() {
+            // Unfinished, it goes on by itself.
+            self.work = None;
+        }
+        part
     }
 }
 

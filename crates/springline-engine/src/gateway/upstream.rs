@@ -19,7 +19,7 @@ use super::shared::Shared;
 use super::timer::Wake;
 use crate::clock;
 use crate::event;
-use crate::spawn;
+use crate::spawn::{self, Errand};
 use crate::upstream::Sink;
 
 /// Between two looks at a machine that is about to end: at first, when another thread drives it for
@@ -79,10 +79,15 @@ impl UpstreamCell {
 
     /// Takes an input and drives the machine, unless somebody does already.
     pub(crate) fn input(&self, input: Input) {
+        self.input_with(input, &mut Errand::none());
+    }
+
+    /// The same; work that this causes may be taken along.
+    pub(super) fn input_with(&self, input: Input, errand: &mut Errand) {
         let whom = self.this.clone() as Weak<dyn Wake>;
         self.driver
             .drive(input, &self.shared.timer, &whom, |outputs| {
-                self.do_all(outputs);
+                self.do_all(outputs, errand);
             });
     }
 
@@ -93,15 +98,21 @@ impl UpstreamCell {
 
     /// Drives the machine with what was left, unless somebody does already.
     pub(super) fn go_on(&self) {
-        let whom = self.this.clone() as Weak<dyn Wake>;
-        self.driver
-            .go_on(&self.shared.timer, &whom, |outputs| self.do_all(outputs));
+        self.go_on_with(&mut Errand::none());
     }
 
-    fn do_all(&self, outputs: Vec<Output>) {
+    /// The same; work that this causes may be taken along.
+    pub(super) fn go_on_with(&self, errand: &mut Errand) {
+        let whom = self.this.clone() as Weak<dyn Wake>;
+        self.driver.go_on(&self.shared.timer, &whom, |outputs| {
+            self.do_all(outputs, errand);
+        });
+    }
+
+    fn do_all(&self, outputs: Vec<Output>, errand: &mut Errand) {
         self.keep(&outputs);
         for output in outputs {
-            self.perform(output);
+            self.perform(output, errand);
         }
     }
 
@@ -121,7 +132,7 @@ impl UpstreamCell {
         );
     }
 
-    fn perform(&self, output: Output) {
+    fn perform(&self, output: Output, errand: &mut Errand) {
         match output {
             Output::Reserve { generation } => self.reserve(generation),
             Output::Open { generation } => self.carrier.open(generation),
@@ -151,7 +162,7 @@ impl UpstreamCell {
                     self.input(Input::Credentials { changed: false });
                 }
             }
-            transport => self.carrier.perform(transport),
+            transport => self.carrier.perform(transport, errand),
         }
     }
 

@@ -21,7 +21,7 @@ mod request;
 mod route;
 mod stream;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -34,6 +34,7 @@ use self::request::Pending;
 use self::stream::Held;
 use crate::call::{CallKey, ClientExchange, Connection, Moment, SessionKey};
 use crate::error::{Fault, FaultKind};
+use crate::map::Map;
 use crate::names;
 use crate::redelivery::{Redelivery, Seal};
 use crate::settings::SessionSettings;
@@ -46,9 +47,6 @@ pub use port::{
     PastCall, Remembered,
 };
 pub use record::Record;
-
-/// Room that an idle session keeps for outputs: most inputs make fewer.
-const OUT_IDLE_MAX: usize = 8;
 
 /// What a session is made from.
 #[derive(Clone)]
@@ -111,25 +109,25 @@ pub struct Session {
     greeting: Option<Hello>,
     greeted: BTreeSet<Arc<str>>,
     /// Calls of before the restart, by number.
-    past: BTreeMap<u64, Past>,
+    past: Map<u64, Past>,
     /// Answers of ours on streams, for when they are held no longer.
     faults: Faults,
     /// Accepted and not answered, by our number.
-    pending: BTreeMap<u64, Pending>,
+    pending: Map<u64, Pending>,
     /// The same, by the client's raw id.
-    ids: BTreeMap<Bytes, u64>,
+    ids: Map<Bytes, u64>,
     /// The same, by the POST that waits for the answer.
-    exchanges: BTreeMap<ClientExchange, u64>,
+    exchanges: Map<ClientExchange, u64>,
     /// POSTs that become streams if no answer comes in time.
-    undecided: BTreeSet<(Moment, u64)>,
+    undecided: Map<(Moment, u64), ()>,
     /// The standalone GET stream, or the pipe.
     main: Option<Connection>,
     /// GET streams that resumed the answer to a pending request.
-    resumed: BTreeMap<Connection, u64>,
+    resumed: Map<Connection, u64>,
     held: VecDeque<Held>,
     held_bytes: usize,
     last_ask: u64,
-    asks: BTreeMap<u64, Ask>,
+    asks: Map<u64, Ask>,
     redelivery: Redelivery,
     last_activity: Moment,
     out: VecDeque<Output>,
@@ -175,18 +173,18 @@ impl Session {
             record: Record::default(),
             greeting: None,
             greeted: BTreeSet::new(),
-            past: BTreeMap::new(),
+            past: Map::new(),
             faults: Faults::default(),
-            pending: BTreeMap::new(),
-            ids: BTreeMap::new(),
-            exchanges: BTreeMap::new(),
-            undecided: BTreeSet::new(),
+            pending: Map::new(),
+            ids: Map::new(),
+            exchanges: Map::new(),
+            undecided: Map::new(),
             main: None,
-            resumed: BTreeMap::new(),
+            resumed: Map::new(),
             held: VecDeque::new(),
             held_bytes: 0,
             last_ask: 0,
-            asks: BTreeMap::new(),
+            asks: Map::new(),
             last_activity: now,
             out: VecDeque::new(),
         }
@@ -226,8 +224,9 @@ impl Session {
     /// The next thing to do.
     pub fn poll(&mut self) -> Option<Output> {
         let output = self.out.pop_front();
-        if output.is_none() && self.out.capacity() > OUT_IDLE_MAX {
-            self.out.shrink_to(OUT_IDLE_MAX);
+        if output.is_none() && self.out.capacity() > 0 {
+            // An idle session keeps no room.
+            self.out = VecDeque::new();
         }
         output
     }
@@ -237,7 +236,7 @@ impl Session {
         if self.phase == Phase::Closed {
             return None;
         }
-        let undecided = self.undecided.first().map(|(at, _)| *at);
+        let undecided = self.undecided.first().map(|((at, _), ())| *at);
         let asks = self.asks.values().map(Ask::deadline).min();
         let log = self.redelivery.next_expiry(&self.settings);
         let all = self.all.as_ref().and_then(|all| all.deadline());
@@ -279,7 +278,8 @@ impl Session {
 
     /// Does what is due. Runs after every input, so that a late timer changes nothing.
     fn on_time(&mut self, now: Moment) {
-        while let Some((at, number)) = self.undecided.first().copied() {
+        while let Some(((at, number), ())) = self.undecided.first() {
+            let (at, number) = (*at, *number);
             if at > now {
                 break;
             }

@@ -270,7 +270,7 @@ impl Session {
             self.undecided.remove(&(old, number));
         }
         if let Some(at) = at {
-            self.undecided.insert((at, number));
+            self.undecided.insert((at, number), ());
         }
     }
 

@@ -152,7 +152,7 @@ impl Upstream {
             self.abandon(&attempt, true);
         }
         let (mut own, mut unsent) = (Vec::new(), Vec::new());
-        for (key, pending) in &self.pending {
+        for (key, pending) in self.pending.iter() {
             if pending.is_internal() {
                 own.push(*key);
             } else if matches!(pending.place, Place::Pausing(_))

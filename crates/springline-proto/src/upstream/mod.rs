@@ -29,7 +29,7 @@ mod restore;
 mod share;
 mod start;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 pub use self::drain::{Drain, Legacy, Moved};
@@ -48,6 +48,7 @@ use self::restore::Restore;
 use self::start::{Attempt, Backoff};
 use crate::call::{CallKey, ExchangeId, Generation, Moment, SessionKey, UpstreamId};
 use crate::error::Fault;
+use crate::map::Map;
 use crate::settings::UpstreamSettings;
 
 /// What carries the messages; the few rules that differ by it ask this.
@@ -129,12 +130,12 @@ pub struct Upstream {
     phase: Phase,
     /// Whether an instance was ever ready: the next one is a recovery.
     was_ready: bool,
-    instances: BTreeMap<Generation, Instance>,
-    exchanges: BTreeMap<ExchangeId, Exchange>,
+    instances: Map<Generation, Instance>,
+    exchanges: Map<ExchangeId, Exchange>,
     /// Exchanges that await no answer, oldest first, and when each is given up.
     deliveries: VecDeque<(Moment, ExchangeId)>,
-    pending: BTreeMap<CallKey, Pending>,
-    by_id: BTreeMap<UpstreamId, CallKey>,
+    pending: Map<CallKey, Pending>,
+    by_id: Map<UpstreamId, CallKey>,
     waiting: VecDeque<CallKey>,
     backoff: Backoff,
     credential: Credential,
@@ -173,11 +174,11 @@ impl Upstream {
             hello: None,
             phase: Phase::Idle,
             was_ready: false,
-            instances: BTreeMap::new(),
-            exchanges: BTreeMap::new(),
+            instances: Map::new(),
+            exchanges: Map::new(),
             deliveries: VecDeque::new(),
-            pending: BTreeMap::new(),
-            by_id: BTreeMap::new(),
+            pending: Map::new(),
+            by_id: Map::new(),
             waiting: VecDeque::new(),
             credential: Credential::default(),
             restore: Restore::default(),
@@ -358,7 +359,12 @@ impl Upstream {
 
     /// The next thing that the driver has to do, until `None`.
     pub fn poll(&mut self) -> Option<Output> {
-        self.out.pop_front()
+        let output = self.out.pop_front();
+        if output.is_none() && self.out.capacity() > 0 {
+            // An idle upstream keeps no room.
+            self.out = VecDeque::new();
+        }
+        output
     }
 
     /// When [`Input::Timer`] is due. Read it after [`Self::poll`] was drained.

@@ -241,7 +241,7 @@ impl Upstream {
         let settings = &self.config.settings;
         let mut expired = Vec::new();
         let mut again = Vec::new();
-        for (key, pending) in &self.pending {
+        for (key, pending) in self.pending.iter() {
             if pending
                 .expires(settings)
                 .is_some_and(|moment| moment <= now)

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use http::StatusCode;
 use http::header::{self, HeaderMap};
 use springline_proto::error::sanitise;
 use springline_proto::json::{Skim, Span, elements};
@@ -40,6 +41,12 @@ impl Media {
         let Some(value) = headers.get(header::CONTENT_TYPE) else {
             return Self::Unnamed;
         };
+        // As nearly every server spells it.
+        match value.as_bytes() {
+            b"application/json" => return Self::Json,
+            b"text/event-stream" => return Self::EventStream,
+            _ => {}
+        }
         let text = String::from_utf8_lossy(value.as_bytes());
         let essence = text
             .split(';')
@@ -80,7 +87,7 @@ pub(super) async fn read_post(exchange: &Exchange, purpose: Purpose, answer: Ans
         Media::Json | Media::Unnamed => read_json(exchange, awaits, answer).await,
         Media::EventStream | Media::Other if !awaits => accepted(exchange, answer).await,
         Media::EventStream | Media::Other => {
-            let what = describe(&answer);
+            let what = describe(answer.status, &answer.headers);
             match Inflow::new(answer.body, &answer.headers) {
                 Ok(mut inflow) => {
                     let (head, _) = inflow.head(EXCERPT_MAX).await;
@@ -102,25 +109,26 @@ pub(super) async fn read_get(exchange: &Exchange, answer: Answer, from: Option<A
     }
     broken(format!(
         "{} to a GET, which is no event stream",
-        describe(&answer)
+        describe(answer.status, &answer.headers)
     ))
 }
 
 async fn accepted(exchange: &Exchange, mut answer: Answer) -> End {
     if drain(&mut answer.body).await {
-        answer.after.give_back(&exchange.wire).await;
+        answer.after.give_back(&exchange.wire, answer.body);
     }
     End::Accepted
 }
 
 async fn read_json(exchange: &Exchange, awaits: bool, answer: Answer) -> End {
-    let what = describe(&answer);
+    let what = || describe(answer.status, &answer.headers);
     let mut inflow = match Inflow::new(answer.body, &answer.headers) {
         Ok(inflow) => inflow,
         Err(_) if !awaits => return End::Accepted,
         Err(coding) => {
             return broken(format!(
-                "{what} in the encoding {:?}, which was not asked for",
+                "{} in the encoding {:?}, which was not asked for",
+                what(),
                 sanitise(&coding, 40)
             ));
         }
@@ -131,7 +139,7 @@ async fn read_json(exchange: &Exchange, awaits: bool, answer: Answer) -> End {
             let max = exchange.wire.limits.body_max;
             exchange.garbled(
                 id,
-                format!("{what} with {seen} bytes or more, over {max}"),
+                format!("{} with {seen} bytes or more, over {max}", what()),
                 true,
             );
             return End::Complete;
@@ -140,14 +148,12 @@ async fn read_json(exchange: &Exchange, awaits: bool, answer: Answer) -> End {
         Err(_) if !awaits => return End::Accepted,
         Err(error) => return broken(error.to_string()),
     };
-    let end = report_body(exchange, awaits, &what, &body);
-    // The message is on its way already; the connection is back before the end is told, so that
-    // whoever waits for the end finds it.
-    answer.after.give_back(&exchange.wire).await;
-    end
+    // Before the message is told, so that whoever waits for it finds the connection.
+    answer.after.give_back(&exchange.wire, inflow.into_body());
+    report_body(exchange, awaits, what, &body)
 }
 
-fn report_body(exchange: &Exchange, awaits: bool, what: &str, body: &Bytes) -> End {
+fn report_body(exchange: &Exchange, awaits: bool, what: impl Fn() -> String, body: &Bytes) -> End {
     if !awaits && body.iter().all(u8::is_ascii_whitespace) {
         return End::Accepted;
     }
@@ -158,7 +164,7 @@ fn report_body(exchange: &Exchange, awaits: bool, what: &str, body: &Bytes) -> E
             let start = body
                 .get(..body.len().min(EXCERPT_MAX * 4))
                 .unwrap_or_default();
-            broken(format!("{}: {error}", no_message(what, start)))
+            broken(format!("{}: {error}", no_message(&what(), start)))
         }
     }
 }
@@ -197,7 +203,7 @@ async fn read_stream(exchange: &Exchange, answer: Answer, from: Option<Arc<str>>
         match inflow.next().await {
             None => break true,
             Some(Err(error)) => {
-                tracing::debug!(server = %exchange.wire.spec.server, %error, "an event stream broke");
+                tracing::debug!(server = %exchange.wire.server, %error, "an event stream broke");
                 break false;
             }
             Some(Ok(chunk)) => {
@@ -209,7 +215,7 @@ async fn read_stream(exchange: &Exchange, answer: Answer, from: Option<Arc<str>>
         }
     };
     if whole {
-        answer.after.give_back(&exchange.wire).await;
+        answer.after.give_back(&exchange.wire, inflow.into_body());
     }
     // An empty id means "no id" (WHATWG HTML, 9.2.6); a stream that sets none goes on from `from`.
     let last = decoder.last_event_id().map(Arc::from).or(from);
@@ -276,7 +282,7 @@ async fn refusal(exchange: &Exchange, answer: Answer) -> Refusal {
         let (head, whole) = inflow.head(exchange.wire.limits.refusal_max).await;
         (rpc_code, text) = explain(&head, exchange.wire.limits.refusal_max);
         if whole {
-            after.give_back(&exchange.wire).await;
+            after.give_back(&exchange.wire, inflow.into_body());
             // Cut short it would be no message.
             own = Message::parse(head)
                 .ok()
@@ -348,16 +354,12 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     Some(at.duration_since(now).unwrap_or_default())
 }
 
-fn describe(answer: &Answer) -> String {
-    let media = answer.headers.get(header::CONTENT_TYPE).map_or_else(
+fn describe(status: StatusCode, headers: &HeaderMap) -> String {
+    let media = headers.get(header::CONTENT_TYPE).map_or_else(
         || "no media type".into(),
         |value| String::from_utf8_lossy(value.as_bytes()),
     );
-    format!(
-        "HTTP {} with {}",
-        answer.status.as_u16(),
-        sanitise(&media, 80)
-    )
+    format!("HTTP {} with {}", status.as_u16(), sanitise(&media, 80))
 }
 
 fn no_message(what: &str, head: &[u8]) -> String {

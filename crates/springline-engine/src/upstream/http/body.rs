@@ -1,21 +1,17 @@
-//! Bodies: segments going out, chunks coming in.
+//! Bodies of answers, decoded.
 //!
 //! Owns: the bound on what is kept of an answer (I8), and gzip. It must not know what the bytes
-//! mean. Nothing is joined on the way out; on the way in a body goes into one buffer, once.
+//! mean. A body goes into one buffer, once.
 
-use std::convert::Infallible;
 use std::io::{self, Write as _};
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use flate2::write::MultiGzDecoder;
 use http::HeaderMap;
-use http_body::{Body, Frame, SizeHint};
-use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
-use springline_proto::json::{Pieces, Skim};
+use springline_proto::json::Skim;
+
+use super::framing::Body;
 
 /// Compressed bytes that are decoded at a time: a bomb can swell a step to 1,000 times this, and
 /// the cap is looked at after each.
@@ -30,55 +26,11 @@ const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
 /// An answer over the cap is searched for its id up to this many times the cap.
 const SKIM_FACTOR: u64 = 16;
 
-/// A message on its way out, segment by segment; its length is known, so it goes out with
-/// `Content-Length`.
-pub(super) struct Segments {
-    pieces: Pieces,
-    at: usize,
-    left: u64,
-}
-
-impl Segments {
-    pub(super) fn new(pieces: Pieces) -> Self {
-        let left = pieces.len() as u64;
-        Self {
-            pieces,
-            at: 0,
-            left,
-        }
-    }
-}
-
-impl Body for Segments {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let Some(segment) = self.pieces.iter().nth(self.at).cloned() else {
-            return Poll::Ready(None);
-        };
-        self.at += 1;
-        self.left = self.left.saturating_sub(segment.len() as u64);
-        Poll::Ready(Some(Ok(Frame::data(segment))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.left == 0
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.left)
-    }
-}
-
 /// Why an answer's body could not be read on.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BodyError {
-    #[error("the connection broke in the answer's body: {}", super::text_of(.0))]
-    Broken(hyper::Error),
+    #[error("the connection broke in the answer's body: {0}")]
+    Broken(io::Error),
     #[error("the answer's gzip is damaged: {0}")]
     Gzip(io::Error),
 }
@@ -97,13 +49,13 @@ enum Coding {
 
 /// An answer's body, decoded.
 pub(super) struct Inflow {
-    body: Incoming,
+    body: Body,
     coding: Coding,
 }
 
 impl Inflow {
     /// Takes over a body; an encoding that was not asked for is an error that names it.
-    pub(super) fn new(body: Incoming, headers: &HeaderMap) -> Result<Self, String> {
+    pub(super) fn new(body: Body, headers: &HeaderMap) -> Result<Self, String> {
         let mut coding = Coding::Plain;
         for value in headers.get_all(http::header::CONTENT_ENCODING) {
             for name in String::from_utf8_lossy(value.as_bytes()).split(',') {
@@ -144,27 +96,23 @@ impl Inflow {
                 }
                 return Some(Ok(out.into()));
             }
-            match self.body.frame().await {
+            match self.body.chunk().await {
                 None => return self.finish(),
                 Some(Err(error)) => return Some(Err(BodyError::Broken(error))),
-                Some(Ok(frame)) => {
-                    // Trailers carry nothing for us.
-                    let Ok(data) = frame.into_data() else {
-                        continue;
-                    };
-                    if data.is_empty() {
-                        continue;
+                Some(Ok(data)) => match &mut self.coding {
+                    Coding::Plain => return Some(Ok(data)),
+                    Coding::Gzip { pending, begun, .. } => {
+                        *begun = true;
+                        *pending = data;
                     }
-                    match &mut self.coding {
-                        Coding::Plain => return Some(Ok(data)),
-                        Coding::Gzip { pending, begun, .. } => {
-                            *begun = true;
-                            *pending = data;
-                        }
-                    }
-                }
+                },
             }
         }
+    }
+
+    /// The body as it came, whose end says whether its connection can be used again.
+    pub(super) fn into_body(self) -> Body {
+        self.body
     }
 
     /// The rest that only the end of the compressed data gives out.
@@ -192,14 +140,18 @@ impl Inflow {
     /// searched for the id of the answer.
     pub(super) async fn collect(&mut self, max: usize) -> Result<Collected, BodyError> {
         let announced = match self.coding {
-            Coding::Plain => http_body::Body::size_hint(&self.body).exact(),
+            Coding::Plain => self.body.left(),
             Coding::Gzip { .. } => None,
         };
         let announced = announced.map(|len| usize::try_from(len).unwrap_or(usize::MAX));
         if announced.is_some_and(|len| len > max) {
             return self.skim(&[], max).await;
         }
-        let mut buffer = BytesMut::with_capacity(announced.unwrap_or(0));
+        if let Some(len) = announced {
+            let whole = self.body.whole(len).await;
+            return whole.map(Collected::Whole).map_err(BodyError::Broken);
+        }
+        let mut buffer = BytesMut::new();
         while let Some(chunk) = self.next().await {
             let chunk = chunk?;
             buffer.extend_from_slice(&chunk);
@@ -263,12 +215,15 @@ pub(super) enum Collected {
 }
 
 /// Reads a body that nobody wants, within bounds; answers whether it came to its end.
-pub(super) async fn drain(body: &mut Incoming) -> bool {
+pub(super) async fn drain(body: &mut Body) -> bool {
+    if body.is_done() {
+        return true;
+    }
     let read = async {
         let mut seen = 0;
-        while let Some(frame) = body.frame().await {
-            let Ok(frame) = frame else { return false };
-            seen += frame.data_ref().map_or(0, Bytes::len);
+        while let Some(chunk) = body.chunk().await {
+            let Ok(chunk) = chunk else { return false };
+            seen += chunk.len();
             if seen > DRAIN_MAX {
                 return false;
             }

@@ -112,10 +112,88 @@ pub(super) enum DialError {
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// A fresh connection.
-pub(super) struct Dialled {
-    pub(super) stream: Box<dyn Stream>,
-    pub(super) socket: Socket,
+/// The bytes to and from a server.
+pub(super) enum Channel {
+    /// TCP, and nothing in between.
+    Plain(TcpStream),
+    /// Through TLS, a proxy or both, over this socket.
+    Layered {
+        stream: Box<dyn Stream>,
+        socket: Socket,
+    },
+}
+
+impl Channel {
+    /// Whether what is written goes straight to the kernel, so that a refused write left nothing.
+    pub(super) fn is_plain(&self) -> bool {
+        matches!(self, Self::Plain(_))
+    }
+
+    /// Whether an idle connection has nothing to read: no end, no error, no stray byte. Asks the
+    /// kernel itself, so that an end that the runtime has not polled yet is seen.
+    pub(super) fn is_quiet(&self) -> bool {
+        use rustix::net::{RecvFlags, recv};
+        let stream = match self {
+            Self::Plain(stream) => stream,
+            Self::Layered { socket, .. } => &*socket.0,
+        };
+        let mut byte = [0u8; 1];
+        matches!(
+            recv(stream, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT),
+            Err(rustix::io::Errno::WOULDBLOCK)
+        )
+    }
+}
+
+impl AsyncRead for Channel {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Layered { stream, .. } => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Channel {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Layered { stream, .. } => Pin::new(stream).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Self::Layered { stream, .. } => Pin::new(stream).poll_write_vectored(cx, bufs),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Layered { stream, .. } => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Layered { stream, .. } => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
 }
 
 /// Opens a connection to `place` by `way`, all within `patience`. Cancel safe: dropping the future
@@ -125,7 +203,7 @@ pub(super) async fn dial(
     way: &Way,
     tls: &Arc<Tls>,
     patience: Duration,
-) -> Result<Dialled, DialError> {
+) -> Result<Channel, DialError> {
     match tokio::time::timeout(patience, dial_unbounded(place, way, tls)).await {
         Ok(done) => done,
         Err(_) => Err(DialError::TimedOut {
@@ -135,22 +213,27 @@ pub(super) async fn dial(
     }
 }
 
-async fn dial_unbounded(place: &Place, way: &Way, tls: &Arc<Tls>) -> Result<Dialled, DialError> {
+async fn dial_unbounded(place: &Place, way: &Way, tls: &Arc<Tls>) -> Result<Channel, DialError> {
     let origin = &place.origin;
     let (socket, stream) = match way {
         Way::Unusable(name) => return Err(DialError::ProxyUnusable(name)),
         Way::Direct => {
-            let socket = connect(&origin.host, origin.port).await?;
+            let stream = connect(&origin.host, origin.port).await?;
+            if !origin.secure {
+                return Ok(Channel::Plain(stream));
+            }
+            let socket = Socket(Arc::new(stream));
             (socket.clone(), Box::new(socket) as Box<dyn Stream>)
         }
         Way::Via(proxy) => {
-            let socket =
+            let stream =
                 connect(&proxy.host, proxy.port)
                     .await
                     .map_err(|error| DialError::Proxy {
                         proxy: proxy.to_string(),
                         what: format!("fails: {error}"),
                     })?;
+            let socket = Socket(Arc::new(stream));
             let mut stream: Box<dyn Stream> = Box::new(socket.clone());
             if proxy.secure {
                 stream = secure(stream, &proxy.host, place, tls).await?;
@@ -166,11 +249,11 @@ async fn dial_unbounded(place: &Place, way: &Way, tls: &Arc<Tls>) -> Result<Dial
     } else {
         stream
     };
-    Ok(Dialled { stream, socket })
+    Ok(Channel::Layered { stream, socket })
 }
 
 /// Connects to the first address that answers, of either family (RFC 8305 in small).
-async fn connect(host: &str, port: u16) -> Result<Socket, DialError> {
+async fn connect(host: &str, port: u16) -> Result<TcpStream, DialError> {
     let addresses = resolve(host, port).await?;
     let first_is_v6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
     let (first, second): (Vec<_>, Vec<_>) = addresses
@@ -201,11 +284,14 @@ async fn connect(host: &str, port: u16) -> Result<Socket, DialError> {
     }
 }
 
-async fn connect_in_turn(host: &str, addresses: &[SocketAddr]) -> Result<Socket, DialError> {
+async fn connect_in_turn(host: &str, addresses: &[SocketAddr]) -> Result<TcpStream, DialError> {
     let mut failed = None;
     for address in addresses {
         match TcpStream::connect(address).await {
-            Ok(stream) => return Ok(Socket::new(stream)),
+            Ok(stream) => {
+                prepare(&stream);
+                return Ok(stream);
+            }
             Err(source) => {
                 failed = Some(DialError::Connect {
                     address: *address,
@@ -328,35 +414,22 @@ fn refusal(answer: &[u8]) -> Option<u16> {
 #[derive(Clone, Debug)]
 pub(super) struct Socket(Arc<TcpStream>);
 
-impl Socket {
-    fn new(stream: TcpStream) -> Self {
-        let (idle, interval, count) = KEEPALIVE;
-        let set = stream
-            .set_nodelay(true)
-            .and_then(|()| Ok(rustix::net::sockopt::set_socket_keepalive(&stream, true)?))
-            .and_then(|()| Ok(rustix::net::sockopt::set_tcp_keepidle(&stream, idle)?))
-            .and_then(|()| Ok(rustix::net::sockopt::set_tcp_keepintvl(&stream, interval)?))
-            .and_then(|()| Ok(rustix::net::sockopt::set_tcp_keepcnt(&stream, count)?))
-            .and_then(|()| {
-                let most = UNACKNOWLEDGED_MAX_MS;
-                Ok(rustix::net::sockopt::set_tcp_user_timeout(&stream, most)?)
-            });
-        if let Err(error) = set {
-            // The connection works without; it is only slower, or slower to be noticed dead.
-            tracing::debug!(%error, "an option of a socket could not be set");
-        }
-        Self(Arc::new(stream))
-    }
-
-    /// Whether an idle connection has nothing to read: no end, no error, no stray byte. Asks the
-    /// kernel itself, so that an end that the runtime has not polled yet is seen.
-    pub(super) fn is_quiet(&self) -> bool {
-        use rustix::net::{RecvFlags, recv};
-        let mut byte = [0u8; 1];
-        matches!(
-            recv(&*self.0, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT),
-            Err(rustix::io::Errno::WOULDBLOCK)
-        )
+/// Sets what every connection has.
+fn prepare(stream: &TcpStream) {
+    let (idle, interval, count) = KEEPALIVE;
+    let set = stream
+        .set_nodelay(true)
+        .and_then(|()| Ok(rustix::net::sockopt::set_socket_keepalive(stream, true)?))
+        .and_then(|()| Ok(rustix::net::sockopt::set_tcp_keepidle(stream, idle)?))
+        .and_then(|()| Ok(rustix::net::sockopt::set_tcp_keepintvl(stream, interval)?))
+        .and_then(|()| Ok(rustix::net::sockopt::set_tcp_keepcnt(stream, count)?))
+        .and_then(|()| {
+            let most = UNACKNOWLEDGED_MAX_MS;
+            Ok(rustix::net::sockopt::set_tcp_user_timeout(stream, most)?)
+        });
+    if let Err(error) = set {
+        // The connection works without; it is only slower, or slower to be noticed dead.
+        tracing::debug!(%error, "an option of a socket could not be set");
     }
 }
 

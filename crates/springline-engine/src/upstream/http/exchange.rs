@@ -96,7 +96,7 @@ impl Exchange {
     /// Reports the end, unless the exchange was dropped. Its name is free before the report, since
     /// the machine may use it at once for a resumption.
     fn ended(self, end: End) {
-        if self.instance.exchanges.lock().remove(&self.id).is_none() {
+        if self.instance.remove(self.id).is_none() {
             return;
         }
         self.wire.sink.input(Input::Ended {
@@ -133,7 +133,7 @@ pub(super) async fn delete(
         Ok(Ok(mut answer)) => {
             let status = answer.status;
             if drain(&mut answer.body).await {
-                answer.after.give_back(&wire).await;
+                answer.after.give_back(&wire, answer.body);
             }
             if status.is_success() {
                 DeleteOutcome::Done
@@ -142,8 +142,8 @@ pub(super) async fn delete(
             }
         }
     };
-    tracing::info!(server = %wire.spec.server, %generation, %outcome, "ended a session of a server");
-    if let Some(told) = &wire.spec.on_delete {
+    tracing::info!(server = %wire.server, %generation, %outcome, "ended a session of a server");
+    if let Some(told) = &wire.on_delete {
         told(generation, outcome);
     }
 }

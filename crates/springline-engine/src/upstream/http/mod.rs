@@ -10,22 +10,26 @@
 mod answer;
 mod auth;
 mod body;
+mod chunk;
 mod cookie;
 mod dial;
 mod exchange;
+mod framing;
 mod pool;
 mod proxy;
 mod request;
+mod site;
 mod tls;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
 use std::error::Error;
 use std::fmt;
+use std::future::poll_fn;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
@@ -43,9 +47,10 @@ pub use self::proxy::ProxyEnv;
 use self::cookie::Jar;
 use self::exchange::Exchange;
 use self::pool::Pool;
+use self::site::Site;
 use self::tls::Tls;
 use super::Sink;
-use crate::spawn;
+use crate::spawn::{self, Errand};
 
 /// Reads the sources of an entry's credentials again; may block on files. The error is for people
 /// and holds no value.
@@ -143,6 +148,9 @@ pub struct HttpShared {
     tls: Arc<Tls>,
     proxies: ProxyEnv,
     wall: Wall,
+    /// The sites of entries in use, since all sessions of an entry have the same. Held for a look or
+    /// a change.
+    sites: Mutex<Vec<Arc<Site>>>,
 }
 
 impl HttpShared {
@@ -153,7 +161,21 @@ impl HttpShared {
             tls: Arc::default(),
             proxies,
             wall,
+            sites: Mutex::default(),
         }
+    }
+
+    /// Where the requests of an entry go.
+    fn site(&self, spec: &HttpSpec) -> Result<Arc<Site>, Box<str>> {
+        let mut sites = self.sites.lock();
+        if let Some(site) = sites.iter().find(|site| site.is_of(spec)) {
+            return Ok(Arc::clone(site));
+        }
+        sites.retain(|site| Arc::strong_count(site) > 1);
+        let (server, ca) = (Arc::clone(&spec.server), spec.ca.clone());
+        let site = Arc::new(Site::of(spec.url.clone(), server, ca, &self.proxies)?);
+        sites.push(Arc::clone(&site));
+        Ok(site)
     }
 
     /// Closes all idle connections.
@@ -168,7 +190,11 @@ impl HttpShared {
 
 /// What the tasks of one transport share.
 struct Wire {
-    spec: HttpSpec,
+    server: Arc<str>,
+    /// Where requests go first, or why none can.
+    site: Result<Arc<Site>, Box<str>>,
+    reread: Reread,
+    on_delete: Option<DeleteWatch>,
     sink: Arc<dyn Sink>,
     limits: HttpLimits,
     shared: Arc<HttpShared>,
@@ -183,15 +209,55 @@ struct Wire {
 struct Instance {
     jar: Mutex<Jar>,
     /// The exchanges under way. Who takes one out of here reports its end.
-    exchanges: Mutex<HashMap<ExchangeId, AbortHandle>>,
+    exchanges: Mutex<Vec<(ExchangeId, Running)>>,
+}
+
+/// What runs an exchange.
+enum Running {
+    /// A task of its own.
+    Task(AbortHandle),
+    /// The task of the client that waits for it, which is woken when it is dropped.
+    Errand(Option<Waker>),
+}
+
+impl Running {
+    fn abort(self) {
+        match self {
+            Self::Task(task) => task.abort(),
+            Self::Errand(Some(waker)) => waker.wake(),
+            Self::Errand(None) => {}
+        }
+    }
 }
 
 impl Instance {
     fn drop_all(&self) {
         let dropped = std::mem::take(&mut *self.exchanges.lock());
-        for task in dropped.into_values() {
-            task.abort();
+        for (_, running) in dropped {
+            running.abort();
         }
+    }
+
+    fn remove(&self, id: ExchangeId) -> Option<Running> {
+        let mut exchanges = self.exchanges.lock();
+        let at = exchanges.iter().position(|(held, _)| *held == id)?;
+        Some(exchanges.swap_remove(at).1)
+    }
+
+    /// Whether an exchange that is an errand was not dropped; whoever drops it wakes `cx`.
+    fn is_wanted(&self, id: ExchangeId, cx: &Context<'_>) -> bool {
+        let mut exchanges = self.exchanges.lock();
+        let found = exchanges.iter_mut().find(|(held, _)| *held == id);
+        let Some((_, Running::Errand(waker))) = found else {
+            return false;
+        };
+        if !waker
+            .as_ref()
+            .is_some_and(|held| held.will_wake(cx.waker()))
+        {
+            *waker = Some(cx.waker().clone());
+        }
+        true
     }
 }
 
@@ -199,10 +265,11 @@ impl Instance {
 /// reported to the sink, also from inside a call.
 pub struct HttpTransport {
     wire: Arc<Wire>,
-    instances: Mutex<BTreeMap<Generation, Arc<Instance>>>,
-    /// DELETEs under way; bounded by their timeout, and by the machine, which ends one instance
-    /// after the other.
-    deletes: watch::Sender<usize>,
+    /// Few, mostly one.
+    instances: Mutex<Vec<(Generation, Arc<Instance>)>>,
+    /// DELETEs under way, once there was one; bounded by their timeout, and by the machine, which
+    /// ends one instance after the other.
+    deletes: OnceLock<watch::Sender<usize>>,
 }
 
 /// A DELETE under way; whoever shuts down waits until it is dropped.
@@ -233,7 +300,10 @@ impl HttpTransport {
             std::mem::replace(&mut spec.credentials, Credentials::none()).or_basic(&spec.url),
         );
         let wire = Wire {
-            spec,
+            site: shared.site(&spec),
+            server: spec.server,
+            reread: spec.reread,
+            on_delete: spec.on_delete,
             sink,
             limits,
             shared,
@@ -243,18 +313,24 @@ impl HttpTransport {
         Self {
             wire: Arc::new(wire),
             instances: Mutex::default(),
-            deletes: watch::Sender::new(0),
+            deletes: OnceLock::new(),
         }
     }
 
     /// Begins a generation. Reports `Opened` at once: a connection is made when a request needs it.
     pub fn open(&self, generation: Generation) {
-        self.instances.lock().entry(generation).or_default();
+        if self.instance(generation).is_none() {
+            self.instances.lock().push((generation, Arc::default()));
+        }
         self.wire.sink.input(Input::Opened { generation });
     }
 
     /// Sends one message by POST. `repeatable` says whether it may go on a connection that could be
-    /// closing.
+    /// closing. `errand` may take the exchange along, if it has room.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the fields of the machine's output, and who may run it"
+    )]
     pub fn send(
         &self,
         generation: Generation,
@@ -263,8 +339,9 @@ impl HttpTransport {
         purpose: Purpose,
         route: Route,
         repeatable: bool,
+        errand: &mut Errand,
     ) {
-        self.start(generation, exchange, "http exchange", |exchange| {
+        self.start(generation, exchange, "http exchange", errand, |exchange| {
             exchange.post(body, purpose, route, repeatable)
         });
     }
@@ -278,7 +355,8 @@ impl HttpTransport {
         delay: Duration,
         route: Route,
     ) {
-        self.start(generation, exchange, "http resumption", |exchange| {
+        let none = &mut Errand::none();
+        self.start(generation, exchange, "http resumption", none, |exchange| {
             exchange.stream(Some(last_event_id), delay, route)
         });
     }
@@ -292,19 +370,20 @@ impl HttpTransport {
         delay: Duration,
         route: Route,
     ) {
-        self.start(generation, exchange, "http stream", |exchange| {
+        let none = &mut Errand::none();
+        self.start(generation, exchange, "http stream", none, |exchange| {
             exchange.stream(last_event_id, delay, route)
         });
     }
 
     /// Drops an exchange; its connection is closed and no end is reported.
     pub fn abort(&self, generation: Generation, exchange: ExchangeId) {
-        let Some(instance) = self.instances.lock().get(&generation).cloned() else {
+        let Some(instance) = self.instance(generation) else {
             return;
         };
-        let dropped = instance.exchanges.lock().remove(&exchange);
-        if let Some(task) = dropped {
-            task.abort();
+        let dropped = instance.remove(exchange);
+        if let Some(running) = dropped {
+            running.abort();
         }
     }
 
@@ -312,13 +391,16 @@ impl HttpTransport {
     pub fn refresh_credentials(&self) {
         let wire = Arc::clone(&self.wire);
         spawn::named("http credentials", async move {
-            let reread = Arc::clone(&wire.spec.reread);
+            let reread = Arc::clone(&wire.reread);
             let read = tokio::task::spawn_blocking(move || reread()).await;
             let fresh = read.unwrap_or_else(|error| Err(error.to_string()));
             let changed = match fresh {
-                Ok(fresh) => wire.swap(fresh.or_basic(&wire.spec.url)),
+                Ok(fresh) => wire.swap(match &wire.site {
+                    Ok(site) => fresh.or_basic(&site.url),
+                    Err(_) => fresh,
+                }),
                 Err(error) => {
-                    let server = &wire.spec.server;
+                    let server = &wire.server;
                     tracing::warn!(%server, error, "credentials could not be read again");
                     false
                 }
@@ -330,17 +412,16 @@ impl HttpTransport {
     /// Ends a generation: all its exchanges are dropped and nothing more is heard of it. With
     /// `delete`, its session is ended with the server by one best-effort DELETE.
     pub fn end(&self, generation: Generation, delete: bool, route: Route) {
-        let instance = self
-            .instances
+        let instance = self.instance(generation).unwrap_or_default();
+        self.instances
             .lock()
-            .remove(&generation)
-            .unwrap_or_default();
+            .retain(|(held, _)| *held != generation);
         instance.drop_all();
         if !delete || route.session_id.is_none() {
             return;
         }
         let wire = Arc::clone(&self.wire);
-        let open = OpenDelete::new(&self.deletes);
+        let open = OpenDelete::new(self.deletes.get_or_init(|| watch::Sender::new(0)));
         spawn::named("http delete", async move {
             exchange::delete(wire, instance, generation, route).await;
             drop(open);
@@ -352,12 +433,21 @@ impl HttpTransport {
     /// safe, and any number of callers may wait.
     pub async fn shut_down(&self) {
         let instances = std::mem::take(&mut *self.instances.lock());
-        for instance in instances.into_values() {
+        for (_, instance) in instances {
             instance.drop_all();
         }
-        let mut open = self.deletes.subscribe();
+        let Some(deletes) = self.deletes.get() else {
+            return;
+        };
+        let mut open = deletes.subscribe();
         // It fails only without a sender, and that is ours.
         drop(open.wait_for(|open| *open == 0).await);
+    }
+
+    fn instance(&self, generation: Generation) -> Option<Arc<Instance>> {
+        let instances = self.instances.lock();
+        let found = instances.iter().find(|(held, _)| *held == generation);
+        found.map(|(_, instance)| Arc::clone(instance))
     }
 
     /// Runs an exchange under its name. One of a generation that is not open, which the machine
@@ -367,11 +457,12 @@ impl HttpTransport {
         generation: Generation,
         id: ExchangeId,
         name: &'static str,
+        errand: &mut Errand,
         run: impl FnOnce(Exchange) -> F,
     ) where
         F: Future<Output = ()> + Send + 'static,
     {
-        let Some(instance) = self.instances.lock().get(&generation).cloned() else {
+        let Some(instance) = self.instance(generation) else {
             tracing::debug!(%generation, "an exchange of a generation that is not open");
             return;
         };
@@ -384,16 +475,50 @@ impl HttpTransport {
         });
         // The lock is held over the start, so that the task cannot end before it is listed.
         let mut exchanges = instance.exchanges.lock();
-        let before = exchanges.insert(id, spawn::named(name, task).abort_handle());
+        let running = if errand.has_room() {
+            let instance = Arc::clone(&instance);
+            let mut task = Box::pin(task);
+            errand.take_on(name, async move {
+                poll_fn(|cx| {
+                    if instance.is_wanted(id, cx) {
+                        task.as_mut().poll(cx)
+                    } else {
+                        Poll::Ready(())
+                    }
+                })
+                .await;
+            });
+            Running::Errand(None)
+        } else {
+            Running::Task(spawn::named(name, task).abort_handle())
+        };
+        let before = put(&mut exchanges, id, running);
+        drop(exchanges);
         if let Some(before) = before {
             before.abort();
         }
     }
 }
 
+/// Lists an exchange; gives back one of the same name.
+fn put(
+    exchanges: &mut Vec<(ExchangeId, Running)>,
+    id: ExchangeId,
+    running: Running,
+) -> Option<Running> {
+    if let Some((_, held)) = exchanges.iter_mut().find(|(held, _)| *held == id) {
+        return Some(std::mem::replace(held, running));
+    }
+    if exchanges.capacity() == 0 {
+        exchanges.reserve_exact(1);
+    }
+    exchanges.push((id, running));
+    None
+}
+
 impl Drop for HttpTransport {
     fn drop(&mut self) {
-        for instance in std::mem::take(self.instances.get_mut()).into_values() {
+        for (_, instance) in std::mem::take(self.instances.get_mut()) {
             instance.drop_all();
         }
     }

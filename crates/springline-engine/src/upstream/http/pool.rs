@@ -8,12 +8,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use hyper::client::conn::http1::SendRequest;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::body::Segments;
-use super::dial::{Place, Socket};
+use super::dial::Place;
+use super::framing::Connection;
+use crate::lane::{self, LANES_MAX};
 use crate::{clock, spawn};
 
 /// A request that may not be repeated goes on a connection that was idle for less than this, if the
@@ -26,19 +26,13 @@ const IDLE_MAX: Duration = Duration::from_secs(30);
 /// The server's own timeout, less the way there.
 const HINT_MARGIN: Duration = Duration::from_secs(1);
 
-/// Idle connections kept for one place, whose oldest is closed beyond it, and in all, where no
-/// further one is kept (I8).
-const PLACE_MAX: usize = 32;
-const TOTAL_MAX: usize = 1024;
+/// Idle connections that a lane keeps for one place, whose oldest is closed beyond it, and in all,
+/// where no further one is kept (I8).
+const PLACE_MAX: usize = 1024;
+const TOTAL_MAX: usize = 4096;
 
 /// How often idle connections are looked through while there are any.
 const SWEEP: Duration = Duration::from_secs(5);
-
-/// A connection, ready for a request.
-pub(super) struct Connection {
-    pub(super) sender: SendRequest<Segments>,
-    pub(super) socket: Socket,
-}
 
 struct Idle {
     connection: Connection,
@@ -59,14 +53,13 @@ impl Idle {
 
     fn is_fit(&self, now: Instant, repeatable: bool) -> bool {
         now.saturating_duration_since(self.since) < self.limit(repeatable)
-            && self.connection.sender.is_ready()
-            && self.connection.socket.is_quiet()
+            && self.connection.is_quiet()
     }
 }
 
 #[derive(Default)]
 struct Stock {
-    places: HashMap<Place, Vec<Idle>>,
+    places: HashMap<Arc<Place>, Vec<Idle>>,
     total: usize,
     /// Whether the task that closes old ones runs.
     swept: bool,
@@ -75,17 +68,17 @@ struct Stock {
 /// The idle connections of all entries.
 #[derive(Default)]
 pub(super) struct Pool {
-    /// Guards the stock; never held across an await. One lock for all: it is held for a few
-    /// comparisons and one system call.
-    stock: Mutex<Stock>,
+    /// One stock for each lane, since a connection is woken where it was opened, and one for all
+    /// other threads. Held for a few comparisons and one system call; never across an await.
+    stocks: [Mutex<Stock>; 1 + LANES_MAX],
 }
 
 impl Pool {
     /// Takes the connection that was used last, if it may carry the request. Connections that show
     /// their end are dropped on the way.
-    pub(super) fn take(&self, place: &Place, repeatable: bool) -> Option<Connection> {
+    pub(super) fn take(&self, place: &Arc<Place>, repeatable: bool) -> Option<Connection> {
         let now = clock::now();
-        let mut stock = self.stock.lock();
+        let mut stock = self.stock().lock();
         let Stock { places, total, .. } = &mut *stock;
         let idle = places.get_mut(place)?;
         let mut taken = None;
@@ -98,27 +91,24 @@ impl Pool {
             // Too old for this one, yet good for a request that may be repeated: such a one will
             // do better on a fresh connection as well.
         }
-        if idle.is_empty() {
-            places.remove(place);
-        }
         taken
     }
 
     /// Keeps a connection whose answer was read to its end.
     pub(super) fn put(
         self: &Arc<Self>,
-        place: &Place,
+        place: &Arc<Place>,
         connection: Connection,
         hint: Option<Duration>,
     ) {
-        if hint.is_some_and(|hint| hint <= HINT_MARGIN) || !connection.socket.is_quiet() {
+        if hint.is_some_and(|hint| hint <= HINT_MARGIN) {
             return;
         }
-        let mut stock = self.stock.lock();
+        let mut stock = self.stock().lock();
         if stock.total >= TOTAL_MAX {
             return;
         }
-        let idle = stock.places.entry(place.clone()).or_default();
+        let idle = stock.places.entry(Arc::clone(place)).or_default();
         idle.push(Idle {
             connection,
             since: clock::now(),
@@ -130,14 +120,28 @@ impl Pool {
             stock.total += 1;
         }
         if !std::mem::replace(&mut stock.swept, true) {
-            spawn::named("http idle connections", sweep(Arc::downgrade(self)));
+            spawn::named(
+                "http idle connections",
+                sweep(Arc::downgrade(self), lane::here()),
+            );
         }
     }
 
-    /// Closes what is too old for any request. Answers whether any are left.
-    fn close_old(&self) -> bool {
+    fn stock(&self) -> &Mutex<Stock> {
+        let [elsewhere, lanes @ ..] = &self.stocks;
+        lane::here()
+            .checked_sub(1)
+            .and_then(|ordinal| lanes.get(ordinal))
+            .unwrap_or(elsewhere)
+    }
+
+    /// Closes what is too old for any request in one stock. Answers whether any are left.
+    fn close_old(&self, stock: usize) -> bool {
         let now = clock::now();
-        let mut stock = self.stock.lock();
+        let Some(stock) = self.stocks.get(stock) else {
+            return false;
+        };
+        let mut stock = stock.lock();
         let mut total = 0;
         stock.places.retain(|_, idle| {
             idle.retain(|one| one.is_fit(now, true));
@@ -151,17 +155,19 @@ impl Pool {
 
     /// Closes all idle connections.
     pub(super) fn clear(&self) {
-        let mut stock = self.stock.lock();
-        stock.places.clear();
-        stock.total = 0;
+        for stock in &self.stocks {
+            let mut stock = stock.lock();
+            stock.places.clear();
+            stock.total = 0;
+        }
     }
 }
 
 /// Runs while there are idle connections, so that none outlives its time.
-async fn sweep(pool: Weak<Pool>) {
+async fn sweep(pool: Weak<Pool>, stock: usize) {
     loop {
         tokio::time::sleep(SWEEP).await;
-        if !pool.upgrade().is_some_and(|pool| pool.close_old()) {
+        if !pool.upgrade().is_some_and(|pool| pool.close_old(stock)) {
             return;
         }
     }

@@ -1,39 +1,35 @@
 //! One HTTP request: its head, the connection it goes on, redirects.
 //!
 //! Owns: the difference between "nothing left" and "may have left". It must not know what an answer
-//! means. A request goes out once; only one that hyper gives back unsent takes a second connection
-//! (I4).
+//! means. A request goes out once; only one of which no byte left takes a second connection (I4).
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use http::{Method, Request, StatusCode, Uri};
-use hyper::body::Incoming;
-use hyper_util::rt::TokioIo;
+use http::header::{self, HeaderMap};
+use http::{Method, StatusCode};
 use springline_proto::error::sanitise;
 use springline_proto::json::Pieces;
 use springline_proto::upstream::{End, Refusal, Route};
-use url::{Position, Url};
+use url::Url;
 
 use super::auth::Credentials;
-use super::body::{Segments, drain};
-use super::dial::{Origin, Place, dial};
-use super::pool::{Connection, keep_alive_hint};
-use super::proxy::{Proxy, Way};
-use super::{Instance, Wire, text_of};
-use crate::spawn;
-
-const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
-const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+use super::body::drain;
+use super::dial::{Place, dial};
+use super::framing::{AskError, Body, Connection};
+use super::pool::keep_alive_hint;
+use super::proxy::Way;
+use super::site::Site;
+use super::{Instance, Wire};
 
 /// Redirects that one request follows.
 const REDIRECTS_MAX: u32 = 5;
 
-/// How long a connection whose answer was read may take to become ready again.
-const READY_PATIENCE: Duration = Duration::from_secs(1);
+/// Room for the head of a request; a longer one grows.
+const HEAD_ROOM: usize = 512;
+
+/// The longest body that is sent in one buffer with its head.
+const JOINED_ROOM: usize = 16 * 1024;
 
 /// What a request says, on whichever connection it goes.
 pub(super) struct Ask {
@@ -61,52 +57,58 @@ impl Ask {
 pub(super) struct Answer {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
-    pub(super) body: Incoming,
+    pub(super) body: Body,
     /// What the request was authenticated with.
     pub(super) credentials: Arc<Credentials>,
     pub(super) after: After,
 }
 
-/// The connection of an answer that is being read. Dropped, it closes.
+/// What becomes of the connection of an answer.
 pub(super) struct After {
-    place: Place,
-    connection: Connection,
+    place: Arc<Place>,
     hint: Option<Duration>,
     alone: bool,
 }
 
 impl After {
-    /// Gives the connection back: its answer was read to the end.
-    pub(super) async fn give_back(mut self, wire: &Wire) {
+    /// Gives the connection back, if its answer was read to the end and another may follow.
+    pub(super) fn give_back(self, wire: &Wire, body: Body) {
         if self.alone {
             return;
         }
-        // hyper needs a turn to see the end; one that closes says so here.
-        let ready = self.connection.sender.ready();
-        if let Ok(Ok(())) = tokio::time::timeout(READY_PATIENCE, ready).await {
-            wire.shared
-                .pool
-                .put(&self.place, self.connection, self.hint);
+        if let Some(connection) = body.into_connection() {
+            wire.shared.pool.put(&self.place, connection, self.hint);
         }
+    }
+}
+
+fn unsent(cause: impl Into<Box<str>>) -> End {
+    End::NotSent {
+        cause: cause.into(),
     }
 }
 
 /// Sends `ask` and follows redirects that stay at home, until there is an answer to judge. Cancel
 /// safe: dropping it closes the connection, whatever was sent.
 pub(super) async fn request(wire: &Wire, instance: &Instance, ask: &Ask) -> Result<Answer, End> {
-    let mut url = Cow::Borrowed(&wire.spec.url);
+    let mut site = match &wire.site {
+        Ok(site) => Arc::clone(site),
+        Err(cause) => return Err(unsent(cause.clone())),
+    };
     let mut hop = 0;
     loop {
-        let mut answer = attempt(wire, instance, ask, &url).await?;
+        let mut answer = attempt(wire, instance, ask, &site).await?;
         if !matches!(answer.status.as_u16(), 301 | 302 | 303 | 307 | 308) {
             return Ok(answer);
         }
-        match next_hop(&url, answer.status, &answer.headers, hop) {
+        match next_hop(&site.url, answer.status, &answer.headers, hop) {
             Ok(next) => {
                 if drain(&mut answer.body).await {
-                    answer.after.give_back(wire).await;
+                    answer.after.give_back(wire, answer.body);
                 }
-                url = Cow::Owned(next);
+                let (server, ca) = (Arc::clone(&wire.server), site.place.ca.clone());
+                let next = Site::of(next, server, ca, &wire.shared.proxies);
+                site = Arc::new(next.map_err(unsent)?);
                 hop += 1;
             }
             Err(text) => {
@@ -160,67 +162,48 @@ pub(super) fn place_of(url: &Url) -> String {
 }
 
 /// One HTTP attempt: signed now, on one connection.
-async fn attempt(wire: &Wire, instance: &Instance, ask: &Ask, url: &Url) -> Result<Answer, End> {
-    let unsent = |cause: String| End::NotSent {
-        cause: cause.into_boxed_str(),
-    };
-    let origin = Origin::of(url)
-        .ok_or_else(|| unsent(format!("the scheme {} is not spoken here", url.scheme())))?;
-    let way = wire.shared.proxies.way(url);
-    let proxy = match &way {
-        Way::Via(proxy) => Some(proxy.to_string()),
-        Way::Direct | Way::Unusable(_) => None,
-    };
-    let place = Place {
-        server: Arc::clone(&wire.spec.server),
-        origin,
-        proxy,
-        ca: wire.spec.ca.clone(),
-    };
+async fn attempt(wire: &Wire, instance: &Instance, ask: &Ask, site: &Site) -> Result<Answer, End> {
+    let place = &site.place;
     let credentials = Arc::clone(&wire.credentials.lock());
     let mut pooled = (!ask.alone)
-        .then(|| wire.shared.pool.take(&place, ask.repeatable))
+        .then(|| wire.shared.pool.take(place, ask.repeatable))
         .flatten();
     let mut redialled = false;
     loop {
-        let mut connection = match pooled.take() {
+        let connection = match pooled.take() {
             Some(connection) => connection,
-            None => open(wire, &place, &way).await?,
+            None => open(wire, site).await?,
         };
-        let request =
-            build(wire, instance, ask, url, &place, &way, &credentials).map_err(unsent)?;
-        match connection.sender.try_send_request(request).await {
-            Ok(response) => {
-                let (head, body) = response.into_parts();
-                instance
-                    .jar
-                    .lock()
-                    .store(&head.headers, url.path(), wire.shared.wall());
-                let hint = keep_alive_hint(&head.headers);
+        let head = head(wire, instance, ask, site, &credentials).map_err(unsent)?;
+        match connection.ask(head, &ask.body).await {
+            Ok((head, body)) => {
+                if head.headers.contains_key(header::SET_COOKIE) {
+                    instance
+                        .jar
+                        .lock()
+                        .store(&head.headers, site.url.path(), wire.shared.wall());
+                }
                 let after = After {
-                    place,
-                    connection,
-                    hint,
+                    place: Arc::clone(place),
+                    hint: keep_alive_hint(&head.headers),
                     alone: ask.alone,
                 };
-                let (status, headers) = (head.status, head.headers);
                 return Ok(Answer {
-                    status,
-                    headers,
+                    status: head.status,
+                    headers: head.headers,
                     body,
                     credentials,
                     after,
                 });
             }
-            // Given back: hyper never began to write it, so nothing left, and one more connection
-            // is no repetition.
-            Err(error) if error.message().is_some() => {
+            // The kernel took no byte of it, so one more connection is no repetition.
+            Err(AskError::Unsent(error)) => {
                 if std::mem::replace(&mut redialled, true) {
-                    return Err(unsent(text_of(error.error())));
+                    return Err(unsent(error.to_string()));
                 }
             }
-            Err(error) => {
-                let cause = format!("no answer came: {}", text_of(error.error()));
+            Err(AskError::Broken(cause)) => {
+                let cause = format!("no answer came: {cause}");
                 return Err(End::Broken {
                     cause: cause.into_boxed_str(),
                 });
@@ -229,111 +212,97 @@ async fn attempt(wire: &Wire, instance: &Instance, ask: &Ask, url: &Url) -> Resu
     }
 }
 
-async fn open(wire: &Wire, place: &Place, way: &Way) -> Result<Connection, End> {
-    let unsent = |cause: String| End::NotSent {
-        cause: cause.into_boxed_str(),
-    };
-    let dialled = dial(place, way, &wire.shared.tls, wire.limits.connect_timeout)
+async fn open(wire: &Wire, site: &Site) -> Result<Connection, End> {
+    let (tls, patience) = (&wire.shared.tls, wire.limits.connect_timeout);
+    // Boxed: dialling is rare, and large as a future.
+    let channel = Box::pin(dial(&site.place, &site.way, tls, patience))
         .await
         .map_err(|error| unsent(error.to_string()))?;
-    let (sender, connection) = hyper::client::conn::http1::Builder::new()
-        .handshake(TokioIo::new(dialled.stream))
-        .await
-        .map_err(|error| unsent(text_of(&error)))?;
-    // Reads, writes and watches the socket, idle or not; ends when the sender is dropped.
-    spawn::named("http connection", async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(error = text_of(&error), "a connection to a server broke");
-        }
-    });
-    Ok(Connection {
-        sender,
-        socket: dialled.socket,
-    })
+    Ok(Connection::new(channel))
 }
 
-fn build(
+/// The bytes of the request up to its body, with room for a small one.
+fn head(
     wire: &Wire,
     instance: &Instance,
     ask: &Ask,
-    url: &Url,
-    place: &Place,
-    way: &Way,
+    site: &Site,
     credentials: &Credentials,
-) -> Result<Request<Segments>, String> {
+) -> Result<Vec<u8>, String> {
     let now = wire.shared.wall();
-    let origin_form = &url[Position::BeforePath..Position::AfterQuery];
-    let origin_uri: Uri = origin_form
-        .parse()
-        .map_err(|_| "the URL's path cannot be sent".to_owned())?;
-    let mut headers = HeaderMap::with_capacity(16);
-    let authority = place.origin.authority();
-    let host = HeaderValue::from_str(&authority)
-        .map_err(|_| "the URL's host cannot be sent".to_owned())?;
-    headers.insert(header::HOST, host);
+    let body = ask.body.len();
+    let room = if body <= JOINED_ROOM { body } else { 0 };
+    let mut out = Vec::with_capacity(HEAD_ROOM + room);
+    let secure = site.place.origin.secure;
+    out.extend_from_slice(ask.method.as_str().as_bytes());
+    out.push(b' ');
+    let mut configured = HeaderMap::new();
     credentials
-        .sign(&mut headers, &ask.method, &origin_uri, now)
+        .sign(&mut configured, &ask.method, &site.path, now)
         .map_err(|error| error.to_string())?;
-    let agent = HeaderValue::from_static(concat!("springline/", env!("CARGO_PKG_VERSION")));
-    headers.entry(header::USER_AGENT).or_insert(agent);
-    headers.insert(header::ACCEPT, HeaderValue::from_static(ask.accept()));
-    headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
-    if ask.method == Method::POST {
-        let json = HeaderValue::from_static("application/json");
-        headers.insert(header::CONTENT_TYPE, json);
-    }
-    route_headers(&mut headers, ask)?;
-    let configured = headers.get(header::COOKIE).cloned();
-    let secure = place.origin.secure;
-    if let Some(value) = instance
-        .jar
-        .lock()
-        .header(configured.as_ref(), url.path(), secure, now)
+    if let Way::Via(proxy) = &site.way
+        && !secure
     {
-        headers.insert(header::COOKIE, value);
-    }
-    let uri = match way {
         // RFC 9112, 3.2.2: a proxy is given the whole URL, unless it only carries a tunnel.
-        Way::Via(proxy) if !secure => {
-            authorize_proxy(&mut headers, proxy);
-            format!("http://{authority}{origin_form}")
-                .parse()
-                .map_err(|_| "the URL cannot be sent to a proxy".to_owned())?
+        out.extend_from_slice(b"http://");
+        out.extend_from_slice(site.authority.as_bytes());
+        if let Some(value) = &proxy.authorization {
+            configured.insert(header::PROXY_AUTHORIZATION, value.clone());
         }
-        Way::Via(_) | Way::Direct | Way::Unusable(_) => origin_uri,
-    };
-    let mut request = Request::new(Segments::new(ask.body.clone()));
-    *request.method_mut() = ask.method.clone();
-    *request.uri_mut() = uri;
-    *request.headers_mut() = headers;
-    Ok(request)
+    }
+    out.extend_from_slice(site.path.as_bytes());
+    out.extend_from_slice(b" HTTP/1.1\r\n");
+    field(&mut out, "host", site.authority.as_bytes())?;
+    let cookies =
+        instance
+            .jar
+            .lock()
+            .header(configured.get(header::COOKIE), site.url.path(), secure, now);
+    if let Some(cookies) = cookies {
+        configured.insert(header::COOKIE, cookies);
+    }
+    for (name, value) in &configured {
+        field(&mut out, name.as_str(), value.as_bytes())?;
+    }
+    if !configured.contains_key(header::USER_AGENT) {
+        let agent = concat!("user-agent: springline/", env!("CARGO_PKG_VERSION"), "\r\n");
+        out.extend_from_slice(agent.as_bytes());
+    }
+    field(&mut out, "accept", ask.accept().as_bytes())?;
+    out.extend_from_slice(b"accept-encoding: gzip\r\n");
+    if ask.method == Method::POST {
+        out.extend_from_slice(b"content-type: application/json\r\n");
+        field(&mut out, "content-length", body.to_string().as_bytes())?;
+    }
+    route_fields(&mut out, ask)?;
+    out.extend_from_slice(b"\r\n");
+    Ok(out)
 }
 
 /// What ties a request to its session (I14; 2025-11-25 basic/transports).
-fn route_headers(headers: &mut HeaderMap, ask: &Ask) -> Result<(), String> {
+fn route_fields(out: &mut Vec<u8>, ask: &Ask) -> Result<(), String> {
     if let Some(id) = &ask.route.session_id {
-        let mut value = HeaderValue::from_str(id)
-            .map_err(|_| "the session id cannot stand in a header".to_owned())?;
-        value.set_sensitive(true);
-        headers.insert(SESSION_ID, value);
+        field(out, "mcp-session-id", id.as_bytes())?;
     }
-    if let Some(version) = ask
-        .route
-        .version
-        .filter(|version| version.has_version_header())
-    {
-        headers.insert(PROTOCOL_VERSION, HeaderValue::from_static(version.as_str()));
+    let version = ask.route.version;
+    if let Some(version) = version.filter(|version| version.has_version_header()) {
+        field(out, "mcp-protocol-version", version.as_str().as_bytes())?;
     }
     if let Some(id) = &ask.last_event_id {
-        let value = HeaderValue::from_bytes(id.as_bytes())
-            .map_err(|_| "the event id cannot stand in a header".to_owned())?;
-        headers.insert(LAST_EVENT_ID, value);
+        field(out, "last-event-id", id.as_bytes())?;
     }
     Ok(())
 }
 
-fn authorize_proxy(headers: &mut HeaderMap, proxy: &Proxy) {
-    if let Some(value) = &proxy.authorization {
-        headers.insert(header::PROXY_AUTHORIZATION, value.clone());
+/// Appends a field, unless its value would break the head.
+fn field(out: &mut Vec<u8>, name: &str, value: &[u8]) -> Result<(), String> {
+    let breaks = |byte: &u8| (*byte < b' ' && *byte != b'\t') || *byte == 0x7F;
+    if value.iter().any(breaks) {
+        return Err(format!("the value of {name} cannot stand in a header"));
     }
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+    Ok(())
 }

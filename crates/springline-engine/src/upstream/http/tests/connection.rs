@@ -114,6 +114,7 @@ async fn no_call_arrives_twice_when_the_server_closes_at_the_worst_moment() {
             Purpose::Request,
             route(),
             false,
+            &mut Errand::none(),
         );
         let mut answered = false;
         let end = loop {

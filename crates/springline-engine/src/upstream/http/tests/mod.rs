@@ -21,6 +21,7 @@ use tokio::sync::mpsc;
 use super::{
     Credentials, DeleteOutcome, HttpAuth, HttpLimits, HttpShared, HttpSpec, HttpTransport, ProxyEnv,
 };
+use crate::spawn::Errand;
 use crate::upstream::Sink;
 
 /// A bound on what a test waits for; reached only by a failure.
@@ -118,8 +119,10 @@ impl Rig {
 
     fn send_as(&self, exchange: u64, purpose: Purpose, route: Route, repeatable: bool) {
         let body = Pieces::from(bytes::Bytes::from_static(CALL.as_bytes()));
+        let none = &mut Errand::none();
+        let id = ExchangeId(exchange);
         self.transport
-            .send(GEN, ExchangeId(exchange), body, purpose, route, repeatable);
+            .send(GEN, id, body, purpose, route, repeatable, none);
     }
 
     /// The next connection to the server.

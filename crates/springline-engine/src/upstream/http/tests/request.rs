@@ -56,8 +56,10 @@ async fn segments_go_out_as_one_body_with_its_length() {
         body.push(bytes::Bytes::copy_from_slice(segment.as_bytes()));
     }
     let whole = body.to_bytes();
+    let none = &mut Errand::none();
+    let (id, purpose) = (ExchangeId(1), Purpose::Request);
     rig.transport
-        .send(GEN, ExchangeId(1), body, Purpose::Request, route(), false);
+        .send(GEN, id, body, purpose, route(), false, none);
     let mut peer = rig.accept().await;
     let asked = rig.answered(&mut peer).await;
     assert_eq!(
@@ -192,6 +194,7 @@ async fn cookies_stay_with_their_generation() {
         Purpose::Initialize,
         Route::default(),
         false,
+        &mut Errand::none(),
     );
     assert_eq!(rig.answered(&mut peer).await.header("cookie"), None);
     rig.transport.end(GEN, true, route());

@@ -1,0 +1,64 @@
+//! Where the requests of an entry go.
+//!
+//! Owns: what is the same in every request to one URL, made once. It must not know credentials.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use url::{Position, Url};
+
+use super::HttpSpec;
+use super::dial::{Origin, Place};
+use super::proxy::{ProxyEnv, Way};
+
+/// One URL, and the way to it.
+pub(super) struct Site {
+    pub(super) url: Url,
+    pub(super) place: Arc<Place>,
+    pub(super) way: Way,
+    /// Path and query, as they are sent.
+    pub(super) path: Box<str>,
+    /// The value of `Host`.
+    pub(super) authority: Box<str>,
+}
+
+impl Site {
+    /// Of a URL of an entry. The error is for people.
+    pub(super) fn of(
+        url: Url,
+        server: Arc<str>,
+        ca: Option<PathBuf>,
+        proxies: &ProxyEnv,
+    ) -> Result<Self, String> {
+        let origin = Origin::of(&url)
+            .ok_or_else(|| format!("the scheme {} is not spoken here", url.scheme()))?;
+        let path: Box<str> = url[Position::BeforePath..Position::AfterQuery].into();
+        if !path.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err("the URL's path cannot be sent".to_owned());
+        }
+        let way = proxies.way(&url);
+        let proxy = match &way {
+            Way::Via(proxy) => Some(proxy.to_string()),
+            Way::Direct | Way::Unusable(_) => None,
+        };
+        let authority = origin.authority().into();
+        let place = Place {
+            server,
+            origin,
+            proxy,
+            ca,
+        };
+        Ok(Self {
+            url,
+            place: Arc::new(place),
+            way,
+            path,
+            authority,
+        })
+    }
+
+    /// Whether it is the first site of this entry.
+    pub(super) fn is_of(&self, spec: &HttpSpec) -> bool {
+        self.place.server == spec.server && self.url == spec.url && self.place.ca == spec.ca
+    }
+}

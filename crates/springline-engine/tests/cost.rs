@@ -1,0 +1,212 @@
+//! What a call and an idle session cost in memory: numbers that do not depend on the machine's mood.
+//!
+//! A counting allocator counts for the thread of the test alone. On that thread runs all of the
+//! gateway that a call passes: parsing, both machines, the exchange with the server, the answer. The
+//! server has a thread of its own.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a test prints what it measures, has threads, and fails by panic"
+)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use springline_engine::config::{self, Overrides, ProcessEnvironment, Sources};
+use springline_engine::downstream::Principal;
+use springline_engine::gateway::{Gateway, Rest, SessionHandle};
+use springline_engine::upstream::http::{HttpShared, ProxyEnv};
+use springline_proto::message::Message;
+use springline_proto::session::{Accept, Downstream, Endpoint, Part};
+
+/// Allocations of one call, from its bytes to the bytes of its answer. nginx needs none, hyper on
+/// both sides alone more than this.
+const CALL_ALLOCATIONS_MAX: f64 = 60.0;
+
+/// Bytes that an open session keeps while nothing happens in it, its events and records in memory
+/// included.
+const SESSION_BYTES_MAX: f64 = 9.0 * 1024.0;
+
+struct Counting;
+
+thread_local! {
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+    static BYTES: Cell<i64> = const { Cell::new(0) };
+}
+
+fn signed(bytes: usize) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+fn note(count: u64, bytes: i64) {
+    // The thread may be on its way out, and then nothing is counted.
+    if COUNT.try_with(|held| held.set(held.get() + count)).is_ok() {
+        BYTES.with(|held| held.set(held.get() + bytes));
+    }
+}
+
+#[expect(
+    unsafe_code,
+    reason = "an allocator is unsafe by its trait; it passes all on"
+)]
+// SAFETY: every call goes to the system's allocator with the same arguments.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        note(1, signed(layout.size()));
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        note(0, -(signed(layout.size())));
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        note(1, signed(size) - signed(layout.size()));
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// An echo server with a thread for each connection.
+fn serve(stream: TcpStream) -> std::io::Result<()> {
+    let mut lines = BufReader::new(stream.try_clone()?);
+    let mut stream = stream;
+    loop {
+        let mut length = 0;
+        let mut line = String::new();
+        loop {
+            line.clear();
+            if lines.read_line(&mut line)? == 0 {
+                return Ok(());
+            }
+            if let Some(value) = line.strip_prefix("content-length: ") {
+                length = value.trim().parse().unwrap_or(0);
+            }
+            if line == "\r\n" {
+                break;
+            }
+        }
+        let mut body = vec![0; length];
+        lines.read_exact(&mut body)?;
+        let message = Message::parse(body).ok();
+        let id = message.as_ref().and_then(Message::id);
+        let method = message.and_then(|message| message.method().map(String::from));
+        let (head, result) = match (method.as_deref(), &id) {
+            (Some("initialize"), _) => (
+                "mcp-session-id: 0123456789abcdef\r\n",
+                r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"echo","version":"1"}}"#,
+            ),
+            (_, Some(_)) => ("", r#"{"content":[{"type":"text","text":"ok"}]}"#),
+            (_, None) => {
+                stream.write_all(b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n")?;
+                continue;
+            }
+        };
+        let id = String::from_utf8_lossy(id.as_deref().unwrap_or(b"null")).into_owned();
+        let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#);
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n{head}content-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(answer.as_bytes())?;
+    }
+}
+
+/// A gateway with its store and journal in front of an echo server.
+fn gateway(folder: &std::path::Path) -> Arc<Gateway> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || serve(stream));
+        }
+    });
+    let file = folder.join("config.json");
+    std::fs::write(
+        &file,
+        format!(r#"{{"mcpServers":{{"echo":{{"url":"{url}"}}}}}}"#),
+    )
+    .unwrap();
+    let sources = Sources::from_files([file]);
+    let config = config::load(&sources, &Overrides::default(), &ProcessEnvironment).unwrap();
+    let (rest, _) = Rest::open(&folder.join("state")).unwrap();
+    let http = HttpShared::new(ProxyEnv::none(), Arc::new(SystemTime::now));
+    Gateway::new(&config, Arc::new(http), rest)
+}
+
+async fn ask(session: &Arc<SessionHandle>, text: String) {
+    let message = Message::parse(text).unwrap();
+    let mut parts = session.post(message, Accept::Both);
+    match parts.next().await {
+        Some(Part::Json(body)) => {
+            let body = body.to_bytes();
+            let answer = String::from_utf8_lossy(&body);
+            assert!(answer.contains("\"result\""), "{answer}");
+        }
+        Some(Part::Accepted) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn open(gateway: &Arc<Gateway>) -> Arc<SessionHandle> {
+    let endpoint = Endpoint::One("echo".into());
+    let session = gateway
+        .open(&Principal::Anonymous, endpoint, Downstream::Http)
+        .unwrap();
+    ask(&session, r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"cost","version":"1"}}}"#.to_owned()).await;
+    let text = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+    ask(&session, text.to_owned()).await;
+    session
+}
+
+fn call(id: u32) -> String {
+    format!(
+        r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"echo","arguments":{{"n":{id}}}}}}}"#
+    )
+}
+
+#[tokio::test]
+async fn a_call_allocates_no_more_than_it_did() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = gateway(folder.path());
+    let session = open(&gateway).await;
+    let texts: Vec<String> = (1..=1100).map(call).collect();
+    let mut texts = texts.into_iter();
+    for text in texts.by_ref().take(100) {
+        ask(&session, text).await;
+    }
+    let before = COUNT.get();
+    for text in texts {
+        ask(&session, text).await;
+    }
+    let each = f64::from(u32::try_from(COUNT.get() - before).unwrap()) / 1000.0;
+    println!("{each:.1} allocations for each call");
+    assert!(each <= CALL_ALLOCATIONS_MAX, "{each}");
+}
+
+#[tokio::test]
+async fn an_idle_session_keeps_little() {
+    const SESSIONS: u32 = 500;
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = gateway(folder.path());
+    for _ in 0..100 {
+        ask(&open(&gateway).await, call(1)).await;
+    }
+    let before = BYTES.get();
+    for _ in 0..SESSIONS {
+        ask(&open(&gateway).await, call(1)).await;
+    }
+    let grown = u32::try_from(BYTES.get() - before).unwrap();
+    let each = f64::from(grown) / f64::from(SESSIONS);
+    println!("{each:.0} bytes for each idle session");
+    assert!(each <= SESSION_BYTES_MAX, "{each}");
+}
