@@ -3,6 +3,7 @@
 //! Owns every session and upstream of the process. Downstream drivers know only [`Gateway`],
 //! [`SessionHandle`] and [`PartStream`]; it must not know HTTP.
 
+mod answered;
 mod claim;
 mod credential;
 mod dormant;

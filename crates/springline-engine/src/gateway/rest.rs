@@ -11,14 +11,17 @@ use std::time::{Duration, UNIX_EPOCH};
 use bytes::{BufMut as _, Bytes, BytesMut};
 use parking_lot::Mutex;
 use springline_proto::call::{Generation, SessionKey};
+use springline_proto::error::{Fault, Outcome};
+use springline_proto::message::Message;
 use springline_proto::session::{Mark, Output as SessionOutput, Past, PastCall};
 use springline_proto::upstream::Output as UpstreamOutput;
 use springline_store::{
-    CallEntry, CallId, CallState, DigestKey, EmbeddedStore, Entries, EntryMemory, FileJournal,
-    Finding, Journal, Kind, MemoryJournal, MemoryStore, Op, Results, SessionDigest, StateFolder,
-    Store,
+    Answer, CallEntry, CallId, CallState, DigestKey, EmbeddedStore, Entries, EntryMemory,
+    FileJournal, Finding, Journal, Kind, MemoryJournal, MemoryStore, Op, Results, SessionDigest,
+    StateFolder, Store,
 };
 
+use super::answered::AnsweredCalls;
 use super::claim::{report_removal, upstream_key, upstream_value};
 use crate::clock;
 use crate::config::Entry;
@@ -39,6 +42,8 @@ struct Dormant {
     /// The one server that it speaks to; none for all.
     endpoint: Option<Box<str>>,
 }
+/// Longer than any error response of ours to an ordinary id.
+const FAULT_LEN_MAX: usize = 8 * 1024;
 
 /// Why the state folder cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -67,6 +72,8 @@ pub struct Rest {
     /// Calls of clients that are not settled: only these are followed. A session's own requests, and
     /// what is sent after its call was cancelled, would stay open for ever.
     open: Mutex<HashSet<CallId>>,
+    /// Calls that were answered since the start, until the journal need not know them any more.
+    answered: Mutex<AnsweredCalls>,
     /// Whether anything outlives the process.
     pub(crate) is_durable: bool,
     /// What stands for the one pipe of a bridge whose session upstream outlives the process.
@@ -113,6 +120,7 @@ impl Rest {
             claims: Mutex::default(),
             past: Mutex::default(),
             open: Mutex::default(),
+            answered: Mutex::default(),
             is_durable: true,
             pipe: None,
             store,
@@ -161,6 +169,7 @@ impl Rest {
             claims: Mutex::default(),
             past: Mutex::default(),
             open: Mutex::default(),
+            answered: Mutex::default(),
             is_durable: false,
             pipe: None,
         })
@@ -212,6 +221,7 @@ impl Rest {
         }
         let mut ops = Vec::new();
         let mut entries = Vec::new();
+        let mut over = Vec::new();
         for output in outputs {
             match output {
                 SessionOutput::Persist(record) => {
@@ -233,11 +243,13 @@ impl Rest {
                             CallState::Settled
                         }
                         Mark::Answered(body) => {
+                            let body = body.to_bytes();
                             self.open.lock().remove(&call);
-                            self.keep_result(call, &body.to_bytes(), events);
-                            CallState::Answered {
-                                answer: springline_store::Answer::Server,
-                            }
+                            self.keep_result(call, &body, events);
+                            let answer = answer_of(&body);
+                            let oldest = self.answered.lock().note(call, clock::moment().0);
+                            over.extend(oldest);
+                            CallState::Answered { answer }
                         }
                     };
                     entries.push(CallEntry {
@@ -255,6 +267,7 @@ impl Rest {
             }
         }
         self.write(&ops, &entries, events);
+        self.settle(&over, events);
     }
 
     /// Makes durable what an upstream's outputs ask for. Its record is that of `owner`; `session_of`
@@ -354,9 +367,9 @@ impl Rest {
         let fate = |entry: &CallEntry| match entry.state {
             CallState::Accepted => Some(Past::NotSent),
             CallState::Sent { .. } => Some(Past::Sent),
-            CallState::Answered { .. } => {
+            CallState::Answered { answer } => {
                 let body = self.results.body(entry.call).ok().flatten();
-                Some(body.map_or(Past::Lost, Past::Answered))
+                Some(body.map_or_else(|| fate_of(answer), Past::Answered))
             }
             CallState::Settled => None,
         };
@@ -386,19 +399,22 @@ impl Rest {
         }
         self.write(&[Op::remove(Kind::Session, key_of(session))], &[], events);
         let past = self.past.lock().remove(&session).unwrap_or_default();
-        self.settle(&past, events);
+        let mut over: Vec<CallId> = past.iter().map(|entry| entry.call).collect();
+        over.extend(self.answered.lock().take_session(session));
+        self.settle(&over, events);
         if let Err(error) = self.results.forget_session(session) {
             report(events, "results", &error);
         }
     }
 
-    fn settle(&self, calls: &[CallEntry], events: &Events) {
+    fn settle(&self, calls: &[CallId], events: &Events) {
         for some in calls.chunks(1024) {
             let settled: Vec<CallEntry> = some
                 .iter()
-                .map(|entry| CallEntry {
+                .map(|call| CallEntry {
+                    call: *call,
                     state: CallState::Settled,
-                    ..*entry
+                    note: 0,
                 })
                 .collect();
             self.write(&[], &settled, events);
@@ -414,27 +430,19 @@ impl Rest {
             .results
             .forget_before(since_epoch().saturating_sub(AGE_MAX));
         match gone {
-            Ok(calls) => {
-                let entries: Vec<CallEntry> = calls
-                    .into_iter()
-                    .map(|call| CallEntry {
-                        call,
-                        state: CallState::Sent {
-                            generation: Generation(0),
-                        },
-                        note: 0,
-                    })
-                    .collect();
-                self.settle(&entries, events);
-            }
+            // Some are of before the start.
+            Ok(calls) => self.settle(&calls, events),
             Err(error) => report(events, "results", &error),
         }
+        let aged = self.answered.lock().take_before(up.saturating_sub(AGE_MAX));
+        self.settle(&aged, events);
         if up > AGE_MAX {
-            let past: Vec<CallEntry> = self
+            let past: Vec<CallId> = self
                 .past
                 .lock()
                 .drain()
                 .flat_map(|(_, held)| held)
+                .map(|entry| entry.call)
                 .collect();
             self.settle(&past, events);
         }
@@ -558,6 +566,31 @@ fn next_start(store: &dyn Store) -> Result<u64, springline_store::StoreError> {
     Ok(start)
 }
 
+/// What an answer on a stream says of its call. Errors of ours are short, and only they can say that
+/// it did not run.
+fn answer_of(body: &Bytes) -> Answer {
+    let is_short = body.len() <= FAULT_LEN_MAX;
+    let message = is_short
+        .then(|| Message::parse(body.clone()).ok())
+        .flatten();
+    let fault = message.as_ref().and_then(Fault::of_response);
+    match fault.map(|fault| fault.outcome) {
+        None => Answer::Server,
+        Some(Outcome::NotExecuted) => Answer::NotExecuted,
+        Some(Outcome::Unknown) => Answer::Unknown,
+        Some(Outcome::Executed) => Answer::Executed,
+    }
+}
+
+/// What a client hears of an answer that is not held any more.
+fn fate_of(answer: Answer) -> Past {
+    match answer {
+        Answer::Server | Answer::Executed => Past::Lost,
+        Answer::NotExecuted => Past::NotSent,
+        Answer::Unknown => Past::Sent,
+    }
+}
+
 fn since_epoch() -> Duration {
     clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
@@ -580,4 +613,22 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use springline_proto::error::FaultKind;
+
+    use super::*;
+
+    #[test]
+    fn a_lost_answer_of_ours_is_not_told_as_a_lost_result() {
+        let of = |kind| answer_of(&Fault::new(kind).response(b"1"));
+        assert_eq!(of(FaultKind::ServerUnreachable), Answer::NotExecuted);
+        assert_eq!(fate_of(of(FaultKind::ServerUnreachable)), Past::NotSent);
+        assert_eq!(fate_of(of(FaultKind::OutcomeUnknown)), Past::Sent);
+        assert_eq!(fate_of(of(FaultKind::ResultLost)), Past::Lost);
+        let server = br#"{"jsonrpc":"2.0","id":1,"error":{"code":-31001,"message":"m"}}"#;
+        assert_eq!(answer_of(&server[..].into()), Answer::Server);
+    }
 }
