@@ -124,8 +124,16 @@ pub(crate) fn of_upstream(
             },
             json!({ "generation": generation.0, "tookMs": millis(*took) }),
         ),
-        Event::Lost { generation, cause } => (
-            "server.lost",
+        Event::Lost {
+            generation,
+            exited,
+            cause,
+        } => (
+            if *exited {
+                "server.exited"
+            } else {
+                "session.lost"
+            },
             json!({ "generation": generation.0, "cause": cause }),
         ),
         Event::StartFailed {

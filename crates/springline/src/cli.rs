@@ -279,7 +279,7 @@ Examples:
 const EVENTS_EXAMPLES: &str = "\
 Examples:
   springline events
-  springline events --follow --json | jq 'select(.event == \"server.lost\")'";
+  springline events --follow --json | jq 'select(.event == \"server.exited\")'";
 
 #[cfg(test)]
 mod tests {

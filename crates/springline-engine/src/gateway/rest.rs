@@ -10,11 +10,11 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use parking_lot::Mutex;
-use springline_proto::call::{Generation, SessionKey};
+use springline_proto::call::SessionKey;
 use springline_proto::error::{Fault, Outcome};
 use springline_proto::message::Message;
 use springline_proto::session::{Mark, Output as SessionOutput, Past, PastCall};
-use springline_proto::upstream::Output as UpstreamOutput;
+use springline_proto::upstream::{Event as UpstreamEvent, Output as UpstreamOutput};
 use springline_store::{
     Answer, CallEntry, CallId, CallState, DigestKey, EmbeddedStore, Entries, EntryMemory,
     FileJournal, Finding, Journal, Kind, MemoryJournal, MemoryStore, Op, Results, SessionDigest,
@@ -283,9 +283,12 @@ impl Rest {
     ) {
         let mut ops = Vec::new();
         let mut entries = Vec::new();
+        let mut kept = None;
         for output in outputs {
             match output {
                 UpstreamOutput::Persist(record) => {
+                    let has_session = record.route.session_id.is_some();
+                    kept = has_session.then_some(record.generation);
                     let value = upstream_value(identity, record);
                     ops.push(Op::put(Kind::Upstream, upstream_key(owner, server), value));
                 }
@@ -321,16 +324,30 @@ impl Rest {
                 | UpstreamOutput::Emit(_) => {}
             }
         }
-        self.write(&ops, &entries, events);
+        let is_written = self.write(&ops, &entries, events);
+        let is_new = |output: &UpstreamOutput| {
+            matches!(output, UpstreamOutput::Emit(UpstreamEvent::Ready { .. }))
+        };
+        if let Some(generation) = kept.filter(|_| is_written && outputs.iter().any(is_new)) {
+            let mut facts = serde_json::Map::new();
+            facts.insert("server".to_owned(), server.into());
+            facts.insert("generation".to_owned(), generation.0.into());
+            events.record("session.persisted", facts);
+        }
     }
 
-    pub(super) fn write(&self, ops: &[Op], entries: &[CallEntry], events: &Events) {
+    /// Says whether the records are kept.
+    pub(super) fn write(&self, ops: &[Op], entries: &[CallEntry], events: &Events) -> bool {
         if !self.is_durable {
-            return;
+            return false;
         }
-        if !ops.is_empty()
-            && let Err(error) = self.store.apply(ops)
-        {
+        let written = if ops.is_empty() {
+            Ok(())
+        } else {
+            self.store.apply(ops).map(drop)
+        };
+        let is_written = written.is_ok();
+        if let Err(error) = written {
             report(events, "records", &error);
             for op in ops {
                 report_removal(events, op, &error);
@@ -341,6 +358,7 @@ impl Rest {
         {
             report(events, "journal", &error);
         }
+        is_written
     }
 
     fn keep_result(&self, call: CallId, body: &[u8], events: &Events) {

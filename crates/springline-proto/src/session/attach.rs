@@ -35,6 +35,12 @@ impl Faults {
         }
     }
 
+    /// Calls up to this number are of before a restart: what the journal does not tell of them, nobody
+    /// knows.
+    pub(super) fn doubt_up_to(&mut self, number: u64) {
+        self.doubt = self.doubt.max(number);
+    }
+
     /// What a client hears of an answer that is held no longer.
     fn of(&self, number: u64) -> Fault {
         match self.known.get(&number) {

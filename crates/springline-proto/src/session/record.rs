@@ -81,7 +81,9 @@ impl Session {
         calls: Vec<PastCall>,
         now: Moment,
     ) -> Self {
+        let base = config.base;
         let mut session = Self::new(config, now);
+        session.faults.doubt_up_to(base);
         session.phase = Phase::Open;
         session.initialized = record.initialized;
         session.version = Some(version_of(&record.result).unwrap_or(Version::ASSUMED));

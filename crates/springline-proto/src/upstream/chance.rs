@@ -112,6 +112,7 @@ impl Upstream {
         let cause = "the server refused the resumed session with 401 or 403";
         self.emit(Event::Lost {
             generation,
+            exited: false,
             cause: cause.into(),
         });
         self.note_state_loss(cause);

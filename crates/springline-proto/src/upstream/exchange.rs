@@ -443,6 +443,7 @@ impl Upstream {
         self.leave_service(now, generation);
         self.emit(Event::Lost {
             generation,
+            exited: true,
             cause: cause.into(),
         });
         self.forget_exchanges(generation);

@@ -73,6 +73,7 @@ impl Upstream {
         let cause = refusal.for_people();
         self.emit(Event::Lost {
             generation,
+            exited: false,
             cause: cause.clone().into(),
         });
         self.note_state_loss(&format!("the server lost the session ({cause})"));

@@ -464,6 +464,8 @@ pub enum Event {
     Lost {
         /// Which.
         generation: Generation,
+        /// Whether a process ended; otherwise the server forgot the session.
+        exited: bool,
         /// Why.
         cause: Box<str>,
     },

@@ -221,3 +221,16 @@ fn progress_that_a_pipe_could_not_take_comes_before_the_answer_to_its_call() {
         ]
     );
 }
+
+#[test]
+fn a_call_of_before_that_the_journal_does_not_know_is_of_unknown_outcome() {
+    let mut player = played(OPEN);
+    player.play(r#"p3 {"id":3,"method":"tools/call"}"#);
+    player.play("+500");
+    let mut after = restored(&player, Vec::new());
+    let out = after.play("g9 #1");
+    assert_eq!(
+        out,
+        ["g9 begin", "g9 event 3 OUTCOME_UNKNOWN unknown", "g9 end"]
+    );
+}
