@@ -24,8 +24,8 @@ const FOLLOW_MAX: usize = 1024;
 pub struct Record {
     /// Its ordinal since the gateway started.
     pub number: u64,
-    /// The object.
-    pub body: Arc<Value>,
+    /// The object, as JSON: there are many, and a tree would take five times the room.
+    pub body: Arc<str>,
 }
 
 /// The log of events.
@@ -73,7 +73,7 @@ impl Events {
         }
         let record = Record {
             number,
-            body: Arc::new(body),
+            body: body.to_string().into(),
         };
         kept.records.push_back(record.clone());
         drop(kept);

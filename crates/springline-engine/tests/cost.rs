@@ -27,11 +27,11 @@ use springline_proto::session::{Accept, Downstream, Endpoint, Part};
 
 /// Allocations of one call, from its bytes to the bytes of its answer. nginx needs none, hyper on
 /// both sides alone more than this.
-const CALL_ALLOCATIONS_MAX: f64 = 60.0;
+const CALL_ALLOCATIONS_MAX: f64 = 42.0;
 
 /// Bytes that an open session keeps while nothing happens in it, its events and records in memory
 /// included.
-const SESSION_BYTES_MAX: f64 = 9.0 * 1024.0;
+const SESSION_BYTES_MAX: f64 = 4.25 * 1024.0;
 
 struct Counting;
 
@@ -106,6 +106,10 @@ fn serve(stream: TcpStream) -> std::io::Result<()> {
                 r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"echo","version":"1"}}"#,
             ),
             (_, Some(_)) => ("", r#"{"content":[{"type":"text","text":"ok"}]}"#),
+            (None, None) => {
+                stream.write_all(b"HTTP/1.1 405 Not\r\ncontent-length: 0\r\n\r\n")?;
+                continue;
+            }
             (_, None) => {
                 stream.write_all(b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n")?;
                 continue;

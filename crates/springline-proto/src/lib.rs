@@ -21,7 +21,7 @@ pub mod frame;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod json;
-mod map;
+pub mod map;
 pub mod message;
 pub mod method;
 pub mod names;

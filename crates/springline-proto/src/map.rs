@@ -8,7 +8,7 @@ use std::borrow::Borrow;
 
 /// The map. Its bound is that of what is put in.
 #[derive(Clone, Debug)]
-pub(crate) struct Map<K, V>(Vec<(K, V)>);
+pub struct Map<K, V>(Vec<(K, V)>);
 
 /// Room of the first allocation: one call at a time is what most clients have.
 const FIRST: usize = 1;
@@ -20,43 +20,58 @@ impl<K, V> Default for Map<K, V> {
 }
 
 impl<K, V> Map<K, V> {
-    pub(crate) const fn new() -> Self {
+    /// An empty map.
+    pub const fn new() -> Self {
         Self(Vec::new())
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub(crate) fn clear(&mut self) {
+    /// Drops all entries.
+    pub fn clear(&mut self) {
         self.0 = Vec::new();
     }
 
-    pub(crate) fn keys(&self) -> impl DoubleEndedIterator<Item = &K> {
+    /// The keys in order.
+    pub fn keys(&self) -> impl DoubleEndedIterator<Item = &K> {
         self.0.iter().map(|(key, _)| key)
     }
 
-    pub(crate) fn values(&self) -> impl DoubleEndedIterator<Item = &V> {
+    /// The values in the order of their keys.
+    pub fn values(&self) -> impl DoubleEndedIterator<Item = &V> {
         self.0.iter().map(|(_, value)| value)
     }
 
-    pub(crate) fn values_mut(&mut self) -> impl DoubleEndedIterator<Item = &mut V> {
+    /// The same, to change.
+    pub fn values_mut(&mut self) -> impl DoubleEndedIterator<Item = &mut V> {
         self.0.iter_mut().map(|(_, value)| value)
     }
 
-    pub(crate) fn first(&self) -> Option<(&K, &V)> {
+    /// The entry with the lowest key.
+    pub fn first(&self) -> Option<(&K, &V)> {
         self.0.first().map(|(key, value)| (key, value))
     }
 
-    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (&K, &V)> {
+    /// The entries in order.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&K, &V)> {
         self.0.iter().map(|(key, value)| (key, value))
     }
 
-    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&K, &mut V) -> bool) {
+    /// The values in the order of their keys.
+    pub fn into_values(self) -> impl DoubleEndedIterator<Item = V> {
+        self.0.into_iter().map(|(_, value)| value)
+    }
+
+    /// Drops the entries for which `keep` says false.
+    pub fn retain(&mut self, mut keep: impl FnMut(&K, &mut V) -> bool) {
         self.0.retain_mut(|(key, value)| keep(key, value));
         self.rest();
     }
@@ -77,14 +92,16 @@ impl<K: Ord, V> Map<K, V> {
         self.0.binary_search_by(|(held, _)| held.borrow().cmp(key))
     }
 
-    pub(crate) fn contains_key<Q: Ord + ?Sized>(&self, key: &Q) -> bool
+    /// Whether there is an entry under this key.
+    pub fn contains_key<Q: Ord + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
     {
         self.find(key).is_ok()
     }
 
-    pub(crate) fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
+    /// The value under this key.
+    pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
     {
@@ -92,7 +109,8 @@ impl<K: Ord, V> Map<K, V> {
         self.0.get(at).map(|(_, value)| value)
     }
 
-    pub(crate) fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
+    /// The same, to change.
+    pub fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
     {
@@ -101,7 +119,7 @@ impl<K: Ord, V> Map<K, V> {
     }
 
     /// Puts an entry in; gives back the value that it takes the place of.
-    pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
+    pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         match self.find(&key) {
             Ok(at) => {
                 let (_, held) = self.0.get_mut(at)?;
@@ -117,7 +135,8 @@ impl<K: Ord, V> Map<K, V> {
         }
     }
 
-    pub(crate) fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
+    /// Takes an entry out.
+    pub fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
     {

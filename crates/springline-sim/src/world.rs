@@ -532,7 +532,7 @@ impl Seat {
                 Transport::Stdio
             },
             session: SessionKey(at as u64),
-            settings: plan.settings.clone(),
+            settings: plan.settings.clone().into(),
             seed,
         };
         Self::with(Upstream::new(config, now), http, SessionKey(at as u64))

@@ -10,7 +10,7 @@ use sha2::Sha256;
 
 use crate::folder::{Finding, FolderError, StateFolder};
 
-const FILE: &str = "digest-key";
+pub(crate) const FILE: &str = "digest-key";
 const LEN: usize = 32;
 
 /// HMAC-SHA256 of some parts.

@@ -4,7 +4,7 @@
 //! kernel and waits for nothing; a thread syncs the log for groups of commits and moves it into the
 //! database when it has grown. Must not know what a record means.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,6 +15,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, params}
 use crate::beat::Beat;
 use crate::folder::{Finding, FolderError, Reason, StateFolder, failure, open_options};
 use crate::record::{Kind, Loaded, Op, Record, Seq, Store, StoreError};
+use crate::{digest, folder};
 
 const FILE: &str = "records.db";
 const WAL: &str = "records.db-wal";
@@ -151,6 +152,8 @@ struct Keeper {
     /// A second connection: it moves the log into the database while the writer goes on.
     connection: Connection,
     wal: File,
+    /// Until the first sync: the folder, whose files may be new.
+    unsettled: Mutex<Option<StateFolder>>,
 }
 
 impl Keeper {
@@ -167,13 +170,21 @@ impl Keeper {
             .write(true)
             .open(folder.join(WAL))
             .map_err(|error| failed("open", &error))?;
-        folder.sync().map_err(|error| failed("open", &error))?;
-        Ok(Self { connection, wal })
+        Ok(Self {
+            connection,
+            wal,
+            unsettled: Mutex::new(Some(folder.clone())),
+        })
     }
 
     fn sync(&self, shared: &Shared) -> Result<u64, Arc<str>> {
         let told = |error: &dyn std::error::Error| Arc::from(error.to_string());
         let written = shared.written.load(Ordering::Acquire);
+        if let Some(folder) = self.unsettled.lock().take() {
+            // The key and the database before any record that needs them.
+            let names = [folder::FORMAT_FILE, digest::FILE, FILE];
+            folder.settle(&names).map_err(|error| told(&error))?;
+        }
         self.wal.sync_data().map_err(|error| told(&error))?;
         let len = self.wal.metadata().map_err(|error| told(&error))?.len();
         if len >= WAL_LEN_MAX {
@@ -239,18 +250,24 @@ fn create(folder: &StateFolder, findings: &mut Vec<Finding>) -> Result<(), Folde
         findings.push(folder.set_aside(&FILES, Reason::Damaged { detail })?);
     }
     let path = folder.join(FILE);
-    let created = folder.create(FILE).and_then(|file| file.sync_all());
-    created.map_err(failure("create", &path))
+    folder
+        .create(FILE)
+        .map(drop)
+        .map_err(failure("create", &path))
 }
 
 fn connect_once(folder: &StateFolder) -> Result<Connection, Refusal> {
     let mut connection =
         Connection::open_with_flags(folder.join(FILE), flags()).map_err(|e| judge(&e))?;
-    // NORMAL: a commit syncs nothing; only the first one after the log was moved syncs its header,
-    // without which a power cut could mix two logs.
+    // An empty database has nothing to lose: a start does not wait while it is laid out.
+    if fs::metadata(folder.join(FILE)).is_ok_and(|meta| meta.len() == 0) {
+        connection
+            .execute_batch("PRAGMA synchronous = OFF;")
+            .map_err(|e| judge(&e))?;
+    }
     connection
         .execute_batch(&format!(
-            "PRAGMA busy_timeout = 5000; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; \
+            "PRAGMA busy_timeout = 5000; PRAGMA journal_mode = WAL; \
              PRAGMA wal_autocheckpoint = 0; PRAGMA journal_size_limit = {WAL_LEN}; \
              PRAGMA temp_store = MEMORY; PRAGMA max_page_count = {PAGES_MAX};"
         ))
@@ -270,6 +287,11 @@ fn connect_once(folder: &StateFolder) -> Result<Connection, Refusal> {
         _ => return Err(Refusal::Content(Reason::Foreign)),
     }
     check(&connection)?;
+    // NORMAL: a commit syncs nothing; only the first one after the log was moved syncs its header,
+    // without which a power cut could mix two logs.
+    connection
+        .execute_batch("PRAGMA synchronous = NORMAL;")
+        .map_err(|e| judge(&e))?;
     Ok(connection)
 }
 

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Tells that the folder is ours, and in which layout.
-const FORMAT_FILE: &str = "format";
+pub(crate) const FORMAT_FILE: &str = "format";
 const FORMAT: &[u8] = b"springline state 1\n";
 /// What the layout named above consists of; it is set aside as a whole if the layout is not ours.
 const CONTENT: [&str; 6] = [
@@ -260,7 +260,8 @@ impl StateFolder {
         Ok(None)
     }
 
-    /// A folder within this one, by the same rules; a file or link of its name is set aside.
+    /// A folder within this one, by the same rules; a file or link of its name is set aside. A new
+    /// one is power-durable with [`Self::settle`].
     pub(crate) fn inner(
         &self,
         name: &str,
@@ -288,7 +289,6 @@ impl StateFolder {
             .mode(0o700)
             .create(&path)
             .map_err(&failed)?;
-        self.sync().map_err(&failed)?;
         Ok(Self { path })
     }
 
@@ -313,9 +313,12 @@ impl StateFolder {
     }
 
     /// Replaces a small file: after a crash or a power cut it is the old one or the new one, whole.
+    /// Where there was none, a start does not wait for the disk: it is there after a crash, and after
+    /// a power cut once [`Self::settle`] was called.
     pub(crate) fn replace(&self, name: &str, bytes: &[u8]) -> Result<(), FolderError> {
         let path = self.join(name);
         let temporary = self.join(&format!("{name}.new"));
+        let is_new = !path.exists();
         let write = || {
             match fs::remove_file(&temporary) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -323,6 +326,9 @@ impl StateFolder {
             }
             let mut file = self.create(&format!("{name}.new"))?;
             file.write_all(bytes)?;
+            if is_new {
+                return fs::rename(&temporary, &path);
+            }
             file.sync_all()?;
             fs::rename(&temporary, &path)?;
             self.sync()
@@ -337,6 +343,18 @@ impl StateFolder {
             .create_new(true)
             .mode(0o600)
             .open(self.join(name))
+    }
+
+    /// Makes files that are new, and their names, power-durable. Blocks on the disk.
+    pub(crate) fn settle(&self, names: &[&str]) -> io::Result<()> {
+        for name in names {
+            match open_options().read(true).open(self.join(name)) {
+                Ok(file) => file.sync_all()?,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.sync()
     }
 
     /// Makes new names and removals power-durable.

@@ -30,7 +30,7 @@ pub(super) fn answer(events: &Events, follow: bool, over: watch::Receiver<bool>)
 }
 
 fn put(text: &mut Vec<u8>, record: &Record) {
-    text.extend_from_slice(record.body.to_string().as_bytes());
+    text.extend_from_slice(record.body.as_bytes());
     text.push(b'\n');
 }
 

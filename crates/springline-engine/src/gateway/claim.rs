@@ -214,7 +214,6 @@ mod tests {
 
     use springline_proto::call::{CallKey, ExchangeId, Generation, Moment, SessionKey};
     use springline_proto::message::Message;
-    use springline_proto::settings::UpstreamSettings;
     use springline_proto::upstream::{
         End, Hello, Input, Output, Route, Transport, Upstream, UpstreamConfig,
     };
@@ -268,7 +267,7 @@ mod tests {
             server: "s".into(),
             transport: Transport::Http,
             session: SessionKey(1),
-            settings: UpstreamSettings::default(),
+            settings: Arc::default(),
             base: 0,
             seed: 1,
         };

@@ -23,7 +23,7 @@ pub(crate) struct EntrySpec {
     pub(crate) name: Arc<str>,
     /// How it is reached, or why it cannot be.
     pub(crate) definition: Result<Definition, Arc<str>>,
-    pub(crate) settings: UpstreamSettings,
+    pub(crate) settings: Arc<UpstreamSettings>,
     /// The definition with its credentials, as a keyed digest.
     pub(crate) identity: [u8; 32],
     /// The name under which its instance is known if several sessions use it.
@@ -43,7 +43,7 @@ impl EntrySpec {
         Self {
             name: Arc::from(entry.name.as_str()),
             definition,
-            settings: upstream_settings(entry, settings),
+            settings: Arc::new(upstream_settings(entry, settings)),
             identity: rest.identity(entry),
             instance: Arc::from(entry.instance_name()),
             scope: entry.options.scope,

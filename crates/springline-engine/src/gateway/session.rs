@@ -1,6 +1,5 @@
 //! Drives one session machine and carries its answers to the connections that wait for them.
 
-use std::collections::{BTreeMap, HashMap};
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -10,6 +9,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use springline_proto::call::{ClientExchange, Connection, Moment, SessionKey};
 use springline_proto::error::{Fault, FaultKind};
+use springline_proto::map::Map;
 use springline_proto::message::{Kind, Message, ParseError};
 use springline_proto::session::{Accept, Endpoint, Event, Input, Output, Part, Session};
 use springline_proto::upstream::{Binding, Input as UpstreamInput};
@@ -31,8 +31,42 @@ use crate::{clock, event};
 /// Where answers go. Held for a look-up or a change; never while anything else is called.
 #[derive(Default)]
 struct Routes {
-    exchanges: HashMap<ClientExchange, Arc<Mailbox>>,
-    connections: HashMap<Connection, Arc<Mailbox>>,
+    exchanges: Places<ClientExchange>,
+    connections: Places<Connection>,
+}
+
+/// A few mailboxes by name; keeps no room when there is none.
+struct Places<K>(Vec<(K, Arc<Mailbox>)>);
+
+impl<K> Default for Places<K> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<K: Copy + Eq> Places<K> {
+    fn get(&self, key: K) -> Option<Arc<Mailbox>> {
+        let found = self.0.iter().find(|(held, _)| *held == key);
+        found.map(|(_, mailbox)| Arc::clone(mailbox))
+    }
+
+    fn insert(&mut self, key: K, mailbox: Arc<Mailbox>) {
+        if self.0.capacity() == 0 {
+            self.0.reserve_exact(1);
+        }
+        self.0.push((key, mailbox));
+    }
+
+    fn remove(&mut self, key: K) {
+        self.0.retain(|(held, _)| *held != key);
+        if self.0.is_empty() {
+            self.0 = Vec::new();
+        }
+    }
+
+    fn values(&self) -> impl Iterator<Item = &Arc<Mailbox>> {
+        self.0.iter().map(|(_, mailbox)| mailbox)
+    }
 }
 
 /// One session, and the only way to it.
@@ -58,7 +92,7 @@ pub(crate) struct SessionCell {
     driver: Driver<Session>,
     routes: Mutex<Routes>,
     /// Held for a look-up or a change; never while anything else is called.
-    pub(super) upstreams: Mutex<BTreeMap<Arc<str>, Way>>,
+    pub(super) upstreams: Mutex<Map<Arc<str>, Way>>,
     /// Upstreams whose place is taken, until their last call is over. The same.
     pub(super) leaving: Mutex<Vec<Arc<UpstreamCell>>>,
     /// Shared upstreams that this session does not use any more, but for calls in flight. Each at
@@ -217,11 +251,11 @@ impl SessionCell {
     }
 
     fn to_exchange(&self, exchange: ClientExchange, part: Part) {
-        let mailbox = self.routes.lock().exchanges.get(&exchange).cloned();
+        let mailbox = self.routes.lock().exchanges.get(exchange);
         let Some(mailbox) = mailbox else { return };
         let put = mailbox.put(part);
         if mailbox.is_complete() {
-            self.routes.lock().exchanges.remove(&exchange);
+            self.routes.lock().exchanges.remove(exchange);
         }
         self.tell_cut(put);
         if put != Put::Taken {
@@ -230,11 +264,11 @@ impl SessionCell {
     }
 
     fn to_stream(&self, connection: Connection, part: Part) {
-        let mailbox = self.routes.lock().connections.get(&connection).cloned();
+        let mailbox = self.routes.lock().connections.get(connection);
         let Some(mailbox) = mailbox else { return };
         let put = mailbox.put(part);
         if mailbox.is_complete() {
-            self.routes.lock().connections.remove(&connection);
+            self.routes.lock().connections.remove(connection);
         }
         self.tell_cut(put);
         if put != Put::Taken {
@@ -295,10 +329,12 @@ impl SessionCell {
             _ => {}
         }
         let way = self.shared.way(server, self);
-        self.upstreams
-            .lock()
-            .entry(Arc::clone(server))
-            .or_insert(way);
+        {
+            let mut upstreams = self.upstreams.lock();
+            if !upstreams.contains_key(server) {
+                upstreams.insert(Arc::clone(server), way);
+            }
+        }
         // The entry may have changed since it was read for this one.
         self.reconcile(server);
         if self.to_held(server, input, errand).is_some() {
@@ -600,8 +636,8 @@ impl Drop for PartStream {
         self.mailbox.close();
         let mut routes = self.cell.routes.lock();
         match self.source {
-            Source::Exchange(exchange) => routes.exchanges.remove(&exchange),
-            Source::Connection(connection) => routes.connections.remove(&connection),
+            Source::Exchange(exchange) => routes.exchanges.remove(exchange),
+            Source::Connection(connection) => routes.connections.remove(connection),
         };
         drop(routes);
         if complete {

@@ -242,7 +242,7 @@ impl UpstreamCell {
     /// Serves the same server under an entry that is written otherwise.
     pub(super) fn adopt(&self, spec: Arc<EntrySpec>, rotated: bool) {
         self.carrier.adopt(&spec.entry);
-        let settings = Box::new(spec.settings.clone());
+        let settings = Box::new((*spec.settings).clone());
         *self.spec.lock() = Some(spec);
         self.input(Input::Settings(settings));
         if rotated {

@@ -36,7 +36,7 @@ fn config(idle: Option<Duration>) -> UpstreamConfig {
         server: Arc::from("s"),
         transport: Transport::Stdio,
         session: SessionKey::SHARED,
-        settings,
+        settings: settings.into(),
         base: 0,
         seed: 1,
     }

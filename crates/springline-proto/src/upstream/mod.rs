@@ -70,7 +70,7 @@ pub struct UpstreamConfig {
     /// The session that it serves; [`SessionKey::SHARED`] if there are several.
     pub session: SessionKey,
     /// Its spans and policies.
-    pub settings: UpstreamSettings,
+    pub settings: Arc<UpstreamSettings>,
     /// Request ids begin above this: on a resumed session none may come twice.
     pub base: u64,
     /// Seed of the jitter of pauses: given, so that the machine draws nothing itself (I12).
@@ -499,7 +499,7 @@ impl Upstream {
     }
 
     fn on_settings(&mut self, settings: UpstreamSettings) {
-        self.config.settings = settings;
+        self.config.settings = Arc::new(settings);
         // With the settings may come another value of the same credential: the record goes with it.
         if let Phase::Ready(generation) = self.phase
             && self.persisted == Some(generation)

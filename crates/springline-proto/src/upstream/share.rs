@@ -43,7 +43,7 @@ impl Upstream {
     /// the place of another.
     pub(crate) fn share(&mut self) -> Option<Duration> {
         self.config.session = SessionKey::SHARED;
-        share_settings(&mut self.config.settings)
+        share_settings(std::sync::Arc::make_mut(&mut self.config.settings))
     }
 
     /// The last generation, or zero.

@@ -314,8 +314,9 @@ impl Upstream {
         if let Some(instance) = self.instances.get_mut(&generation) {
             instance.route.version = Some(version);
             let whole = json::Span::whole(&result);
-            instance.capabilities =
-                json::member(&result, whole, "capabilities").map(|span| span.slice(&result));
+            // A copy, since the message would be kept with it for as long as the instance lives.
+            instance.capabilities = json::member(&result, whole, "capabilities")
+                .map(|span| Bytes::copy_from_slice(span.of(&result)));
         }
         let body = Bytes::from_static(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
         let exchange = self.send(generation, body.into(), Purpose::Initialized, false);

@@ -101,7 +101,7 @@ fn each(numbers: std::ops::Range<u32>, lines: impl Fn(u32) -> String) -> String 
 fn play(transport: Transport, settings: UpstreamSettings, script: &str) {
     let mut machine = http_machine();
     machine.config.transport = transport;
-    machine.config.settings = settings;
+    machine.config.settings = settings.into();
     compare(Script::new(machine), script);
 }
 
@@ -110,7 +110,7 @@ fn http_machine() -> Upstream {
         server: Arc::from("s"),
         transport: Transport::Http,
         session: SessionKey(0),
-        settings: UpstreamSettings::default(),
+        settings: std::sync::Arc::default(),
         base: 0,
         seed: 1,
     };

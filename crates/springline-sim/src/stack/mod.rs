@@ -536,7 +536,7 @@ impl World {
                 Transport::Stdio
             },
             session,
-            settings: self.plan.settings.clone(),
+            settings: self.plan.settings.clone().into(),
             base: self.stack.epoch << 32,
             seed: self.random.next(),
         };

@@ -48,6 +48,8 @@ pub(super) struct Inner {
     pub(super) current: Current,
     /// Full segments that are not synced.
     sealed: Vec<Arc<File>>,
+    /// Whether there are names in the folder that are not synced.
+    named: bool,
     boot: [u8; 16],
     seq: u64,
     poison: Option<Arc<str>>,
@@ -193,6 +195,7 @@ impl Inner {
         let next = birth(folder, ordinal, self.boot, buffer)?;
         let old = std::mem::replace(&mut self.current, next);
         self.sealed.push(old.file);
+        self.named = true;
         self.segments.insert(ordinal, 0);
         Ok(())
     }
@@ -238,14 +241,14 @@ impl Shared {
     fn sync(&self) -> io::Result<u64> {
         let mut inner = self.inner.lock();
         let mut files = std::mem::take(&mut inner.sealed);
-        let rotated = !files.is_empty();
+        let named = std::mem::take(&mut inner.named);
         files.push(Arc::clone(&inner.current.file));
         let (seq, removable) = (inner.seq, inner.removable());
         drop(inner);
         for file in files {
             file.sync_data()?;
         }
-        if rotated {
+        if named {
             self.folder.sync()?;
         }
         // Only now: what was carried over is on the disk.
@@ -287,6 +290,7 @@ fn start(
         segments: BTreeMap::from([(scan.next, 0)]),
         current,
         sealed: Vec::new(),
+        named: true,
         boot,
         seq: 0,
         poison: None,
@@ -298,6 +302,10 @@ fn start(
     }
     let finish = || {
         (&*inner.current.file).write_all(&buffer)?;
+        if scan.read.is_empty() {
+            // Nothing goes, so nothing must be on the disk first.
+            return Ok(());
+        }
         inner.current.file.sync_data()?;
         folder.sync()?;
         for ordinal in &scan.read {

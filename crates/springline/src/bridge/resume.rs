@@ -124,7 +124,10 @@ pub(super) fn tell(gateway: &Gateway, name: &str) {
     });
 }
 
-fn say(name: &str, event: &Value) {
+fn say(name: &str, event: &str) {
+    let Ok(event) = serde_json::from_str::<Value>(event) else {
+        return;
+    };
     let fact = |key: &str| event.get(key).and_then(Value::as_str).unwrap_or_default();
     match fact("event") {
         "session.left_to_expire" => {

@@ -67,8 +67,9 @@ impl Media {
 /// Reads the answer to a POST and reports what it holds. Cancel safe: dropping it closes the
 /// connection.
 pub(super) async fn read_post(exchange: &Exchange, purpose: Purpose, answer: Answer) -> End {
+    // What is rare is boxed: the future of a call is made and moved for each.
     if !answer.status.is_success() {
-        return End::Refused(refusal(exchange, answer).await);
+        return End::Refused(Box::pin(refusal(exchange, answer)).await);
     }
     if purpose == Purpose::Initialize
         && let Some(value) = answer.headers.get("mcp-session-id")
@@ -80,22 +81,24 @@ pub(super) async fn read_post(exchange: &Exchange, purpose: Purpose, answer: Ans
     }
     let awaits = matches!(purpose, Purpose::Initialize | Purpose::Request);
     if matches!(answer.status.as_u16(), 202 | 204) {
-        return accepted(exchange, answer).await;
+        return Box::pin(accepted(exchange, answer)).await;
     }
     match Media::of(&answer.headers) {
-        Media::EventStream if awaits => read_stream(exchange, answer, None).await,
+        Media::EventStream if awaits => Box::pin(read_stream(exchange, answer, None)).await,
         Media::Json | Media::Unnamed => read_json(exchange, awaits, answer).await,
-        Media::EventStream | Media::Other if !awaits => accepted(exchange, answer).await,
-        Media::EventStream | Media::Other => {
-            let what = describe(answer.status, &answer.headers);
-            match Inflow::new(answer.body, &answer.headers) {
-                Ok(mut inflow) => {
-                    let (head, _) = inflow.head(EXCERPT_MAX).await;
-                    broken(no_message(&what, &head))
-                }
-                Err(_) => broken(no_message(&what, b"")),
-            }
+        Media::EventStream | Media::Other if !awaits => Box::pin(accepted(exchange, answer)).await,
+        Media::EventStream | Media::Other => Box::pin(other_media(answer)).await,
+    }
+}
+
+async fn other_media(answer: Answer) -> End {
+    let what = describe(answer.status, &answer.headers);
+    match Inflow::new(answer.body, &answer.headers) {
+        Ok(mut inflow) => {
+            let (head, _) = inflow.head(EXCERPT_MAX).await;
+            broken(no_message(&what, &head))
         }
+        Err(_) => broken(no_message(&what, b"")),
     }
 }
 

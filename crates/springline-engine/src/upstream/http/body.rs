@@ -145,7 +145,7 @@ impl Inflow {
         };
         let announced = announced.map(|len| usize::try_from(len).unwrap_or(usize::MAX));
         if announced.is_some_and(|len| len > max) {
-            return self.skim(&[], max).await;
+            return Box::pin(self.skim(&[], max)).await;
         }
         if let Some(len) = announced {
             let whole = self.body.whole(len).await;
@@ -156,7 +156,7 @@ impl Inflow {
             let chunk = chunk?;
             buffer.extend_from_slice(&chunk);
             if buffer.len() > max {
-                return self.skim(&buffer, max).await;
+                return Box::pin(self.skim(&buffer, max)).await;
             }
         }
         Ok(Collected::Whole(buffer.freeze()))

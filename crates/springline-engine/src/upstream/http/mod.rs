@@ -296,11 +296,15 @@ impl HttpTransport {
         limits: HttpLimits,
         shared: Arc<HttpShared>,
     ) -> Self {
-        let credentials = Arc::new(
-            std::mem::replace(&mut spec.credentials, Credentials::none()).or_basic(&spec.url),
-        );
+        let credentials =
+            std::mem::replace(&mut spec.credentials, Credentials::none()).or_basic(&spec.url);
+        let site = shared.site(&spec);
+        let credentials = match &site {
+            Ok(site) => site.shared(credentials),
+            Err(_) => Arc::new(credentials),
+        };
         let wire = Wire {
-            site: shared.site(&spec),
+            site,
             server: spec.server,
             reread: spec.reread,
             on_delete: spec.on_delete,

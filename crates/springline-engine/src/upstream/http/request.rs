@@ -103,7 +103,7 @@ pub(super) async fn request(wire: &Wire, instance: &Instance, ask: &Ask) -> Resu
         }
         match next_hop(&site.url, answer.status, &answer.headers, hop) {
             Ok(next) => {
-                if drain(&mut answer.body).await {
+                if Box::pin(drain(&mut answer.body)).await {
                     answer.after.give_back(wire, answer.body);
                 }
                 let (server, ca) = (Arc::clone(&wire.server), site.place.ca.clone());

@@ -1,13 +1,16 @@
 //! Where the requests of an entry go.
 //!
-//! Owns: what is the same in every request to one URL, made once. It must not know credentials.
+//! Owns: what is the same in every request to one URL, made once for all sessions. It must not know
+//! what credentials say.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use url::{Position, Url};
 
 use super::HttpSpec;
+use super::auth::Credentials;
 use super::dial::{Origin, Place};
 use super::proxy::{ProxyEnv, Way};
 
@@ -20,6 +23,8 @@ pub(super) struct Site {
     pub(super) path: Box<str>,
     /// The value of `Host`.
     pub(super) authority: Box<str>,
+    /// What sessions began with last: mostly all have the same. Held for a look or a change.
+    credentials: Mutex<Arc<Credentials>>,
 }
 
 impl Site {
@@ -54,7 +59,17 @@ impl Site {
             way,
             path,
             authority,
+            credentials: Mutex::new(Arc::new(Credentials::none())),
         })
+    }
+
+    /// These credentials, in the place where others that are equal stand already.
+    pub(super) fn shared(&self, credentials: Credentials) -> Arc<Credentials> {
+        let mut held = self.credentials.lock();
+        if **held != credentials {
+            *held = Arc::new(credentials);
+        }
+        Arc::clone(&held)
     }
 
     /// Whether it is the first site of this entry.

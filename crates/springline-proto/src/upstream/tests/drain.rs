@@ -7,7 +7,6 @@ use super::{
     opened_http, stdio,
 };
 use crate::call::SessionKey;
-use crate::settings::UpstreamSettings;
 use crate::upstream::{Drain, SessionEvent, Standby, Transport, Upstream, UpstreamConfig};
 
 #[test]
@@ -125,7 +124,7 @@ fn config() -> UpstreamConfig {
         server: "s".into(),
         transport: Transport::Http,
         session: SessionKey(1),
-        settings: UpstreamSettings::default(),
+        settings: std::sync::Arc::default(),
         base: 0,
         seed: 1,
     }
