@@ -8,6 +8,7 @@ use std::env;
 use std::ffi::OsString;
 use std::path::Path;
 
+use anyhow::Context as _;
 use clap::Args;
 
 use crate::step::{Steps, answers, command};
@@ -95,16 +96,11 @@ const BUILD: &[&str] = &["build", "--workspace", "--lib", "--bins", "--tests"];
 const SIMULATOR: &[&str] = &["run", "--quiet", "--package", "springline-sim", "--"];
 const DOC_TESTS: &[&str] = &["test", "--quiet", "--workspace", "--doc"];
 
-/// Seeds that nobody ran before. One that fails is printed with the command that replays it and does
-/// not fail the run: about one in ten thousand still does, and a run must not hang on which it drew.
+/// Seeds that nobody ran before. One that fails is printed with the command that replays it.
 fn fresh_seeds(root: &Path, seconds: &str) -> anyhow::Result<()> {
     let arguments = [SIMULATOR, &["--fresh-seconds", seconds]].concat();
-    match command(root, "cargo", &arguments, &[]) {
-        Ok(()) => Ok(()),
-        Err(_) => {
-            say::line("a fresh seed failed: replay it, mend the cause, keep it as a regression")
-        }
-    }
+    let advice = "a fresh seed failed: replay it, mend the cause, keep it as a regression";
+    command(root, "cargo", &arguments, &[]).context(advice)
 }
 
 fn tests(

@@ -48,6 +48,8 @@ pub(crate) struct Record {
     pub(crate) heard: Option<Heard>,
     /// How often the request reached a server.
     pub(crate) arrivals: u32,
+    /// How often it went from one upstream to the next, at a reload.
+    pub(crate) moves: u32,
     pub(crate) executions: u32,
     /// The client's progress token, raw.
     pub(crate) token: Option<String>,
@@ -146,8 +148,8 @@ impl Book {
             ));
         }
         record.arrivals += 1;
-        // One replay, and once more with fresh credentials.
-        if record.arrivals > 3 {
+        // One replay, and once more with fresh credentials; and what sets up state, at each reload.
+        if record.arrivals > 3 + record.moves {
             return Err(Violation::new(
                 "I5",
                 format!("call {number} was sent {} times", record.arrivals),

@@ -58,6 +58,7 @@ impl World {
             cancelled: false,
             heard: None,
             arrivals: 0,
+            moves: 0,
             executions: 0,
             token,
             asking: 0,

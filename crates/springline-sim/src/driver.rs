@@ -13,7 +13,7 @@ use springline_proto::upstream::{End, Event as Told, Input, Output, Purpose, Rou
 use crate::book::Violation;
 use crate::plan::Fault;
 use crate::server::{Carry, Request};
-use crate::world::{Event, Running, World};
+use crate::world::{Event, Post, Running, World};
 
 impl World {
     pub(crate) fn take_output(&mut self, at: usize, output: Output) -> Result<(), Violation> {
@@ -30,8 +30,10 @@ impl World {
                 self.check_licence(at)?;
                 self.open(at, generation)
             }
-            // No configuration changes here.
-            Output::Moved { .. } => Ok(()),
+            Output::Moved { key, moved } => {
+                self.moved(at, key, moved);
+                Ok(())
+            }
             Output::Send {
                 generation,
                 exchange,
@@ -232,7 +234,7 @@ impl World {
             Told::Resumed { .. } => licence.spent = true,
             Told::StartFailed { .. }
             | Told::Ended {
-                reason: "idle" | "abandoned",
+                reason: "abandoned",
                 ..
             } => {
                 licence.opens += 1;
@@ -256,6 +258,9 @@ impl World {
                 "I3",
                 format!("{generation} after {newest:?}"),
             ));
+        }
+        if !self.stack.is_new(&self.seats[at], generation) {
+            return Err(Violation::new("I3", format!("{generation} comes twice")));
         }
         let http = self.seats[at].http;
         let fails = !http && self.strikes(Fault::SpawnFails);
@@ -465,7 +470,8 @@ impl World {
         running.over = true;
         if http {
             if let (true, Some(session)) = (delete, route.session_id) {
-                self.server.deleting(&session)?;
+                let identity = self.seats[at].identity();
+                self.server.deleting(&session, identity)?;
                 let when = self.now.after(self.delay());
                 self.put(when, Event::Delete(session));
             }
@@ -479,6 +485,9 @@ impl World {
 
     fn judge_event(&mut self, at: usize, event: &Told) -> Result<(), Violation> {
         self.grant(at, event)?;
+        if matches!(event, Told::Drained) && self.seats[at].post == Post::Leaves {
+            self.seats[at].post = Post::Left;
+        }
         let (generation, ready) = match event {
             Told::Ready { generation, .. } => (generation, true),
             Told::StartFailed { generation, .. } => (generation, false),
@@ -491,7 +500,7 @@ impl World {
             | Told::Resumed { .. }
             | Told::Unauthorized { .. } => return Ok(()),
         };
-        let own = self.plan.settings.start_timeout;
+        let patience = self.start_patience();
         let now = self.now;
         let Some(running) = self.seats[at].instances.get_mut(generation) else {
             return Err(Violation::new("I3", format!("unknown {generation}")));
@@ -503,7 +512,7 @@ impl World {
                 format!("{generation} is published too early"),
             ));
         }
-        if now.since(running.opened) > Running::patience(own) {
+        if now.since(running.opened) > patience {
             return Err(Violation::new(
                 "I7",
                 format!("the attempt of {generation} took too long"),
@@ -568,6 +577,10 @@ impl World {
         };
         let dead = exchange.is_some_and(|exchange| !seat.live.contains_key(&exchange));
         if running.over || dead {
+            return;
+        }
+        if seat.writing.is_some() {
+            seat.inbox.push_back(input);
             return;
         }
         self.learn(at, generation, &input);

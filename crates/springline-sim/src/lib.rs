@@ -19,6 +19,7 @@ mod world;
 
 pub use self::book::Violation;
 
+use self::stack::StackPlan;
 use self::world::World;
 
 /// What came of one run.
@@ -39,17 +40,20 @@ pub enum Scene {
     Upstream,
     /// Clients, session machines, upstream machines; the gateway is killed and started again.
     Stack,
+    /// The same with other configurations while it runs, and with a store that is slow or fails.
+    Reload,
 }
 
 impl Scene {
-    /// Both, in the order in which a seed runs in them.
-    pub const ALL: [Self; 2] = [Self::Upstream, Self::Stack];
+    /// All, in the order in which a seed runs in them.
+    pub const ALL: [Self; 3] = [Self::Upstream, Self::Stack, Self::Reload];
 
     /// The name on the command line and in regressions.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Upstream => "upstream",
             Self::Stack => "stack",
+            Self::Reload => "reload",
         }
     }
 }
@@ -62,8 +66,9 @@ pub fn run(scene: Scene, seed: u64, trace: bool) -> Outcome {
             world = World::new(seed, trace);
             violation = world.run().err();
         }
-        Scene::Stack => {
-            world = World::with_clients(seed, trace);
+        Scene::Stack | Scene::Reload => {
+            let plan = StackPlan::draw(seed, scene == Scene::Reload);
+            world = World::with_clients(plan, trace);
             violation = world.run_stack().err();
         }
     }
@@ -95,7 +100,7 @@ pub fn run_twice(scene: Scene, seed: u64) -> Outcome {
 pub fn print(scene: Scene, seed: u64) -> u64 {
     match scene {
         Scene::Upstream => plan::Plan::draw(seed).print(),
-        Scene::Stack => stack::StackPlan::draw(seed).print(),
+        Scene::Stack | Scene::Reload => StackPlan::draw(seed, scene == Scene::Reload).print(),
     }
 }
 

@@ -48,6 +48,8 @@ struct Minted {
     deletes: u32,
     /// The session and the server entry that it was minted for.
     owner: Option<(SessionKey, Arc<str>)>,
+    /// The configuration of the entry, credentials included, that it was opened with.
+    identity: u64,
     /// Ids of the requests that it got.
     ids: BTreeSet<Bytes>,
     /// It was lost, and the server says so with 401 or 403.
@@ -109,12 +111,13 @@ impl Server {
         session.is_none_or(|session| session.deletes > 0)
     }
 
-    fn mint(&mut self, owner: (SessionKey, Arc<str>)) -> Arc<str> {
+    fn mint(&mut self, owner: (SessionKey, Arc<str>), identity: u64) -> Arc<str> {
         let id: Arc<str> =
             format!("s{}-{:x}", self.sessions.len(), self.random.below(0xFFFF)).into();
         let minted = Minted {
             held: true,
             owner: Some(owner),
+            identity,
             ..Minted::default()
         };
         self.sessions.insert(Arc::clone(&id), minted);
@@ -127,16 +130,38 @@ impl Server {
         }
     }
 
-    /// The gateway ends a session: once.
-    pub(crate) fn deleting(&mut self, id: &Arc<str>) -> Result<(), Violation> {
+    /// The gateway ends a session: once, and with the configuration that opened it.
+    pub(crate) fn deleting(&mut self, id: &Arc<str>, identity: u64) -> Result<(), Violation> {
         let Some(session) = self.sessions.get_mut(id) else {
             return Err(Violation::new("I14", format!("DELETE of unknown {id}")));
         };
+        if session.identity != identity {
+            let what = format!("DELETE of {id} with other credentials");
+            return Err(Violation::new("credentials", what));
+        }
         session.deletes += 1;
         if session.deletes > 1 {
-            return Err(Violation::new("leak", format!("{id} was ended twice")));
+            return Err(Violation::new(
+                "one DELETE",
+                format!("{id} was ended twice"),
+            ));
         }
         Ok(())
+    }
+
+    /// A gateway that was killed knows no session any more, but for what was at rest.
+    pub(crate) fn know_none(&mut self) {
+        for session in self.sessions.values_mut() {
+            session.known = false;
+        }
+    }
+
+    /// A record that could not be removed outlives the end of its session.
+    pub(crate) fn is_known_again(&mut self, id: &Arc<str>) {
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.deletes = 0;
+            session.known = session.held;
+        }
     }
 
     pub(crate) fn delete(&mut self, id: &Arc<str>) {
@@ -152,7 +177,7 @@ impl Server {
             .find(|(_, session)| session.held && session.known);
         left.map_or(Ok(()), |(id, _)| {
             Err(Violation::new(
-                "leak",
+                "one DELETE",
                 format!("session {id} was never ended"),
             ))
         })
@@ -306,7 +331,8 @@ impl World {
     fn mint(&mut self, seat: usize) -> Arc<str> {
         let seat = &self.seats[seat];
         let owner = (seat.session, Arc::clone(&seat.server));
-        self.server.mint(owner)
+        let identity = seat.identity();
+        self.server.mint(owner, identity)
     }
 
     fn is_shut(&self, route: &Route) -> bool {
@@ -330,6 +356,12 @@ impl World {
         if session.is_none_or(|session| session.owner.as_ref() != Some(&own)) {
             let what = format!("{own:?} uses the session {id} of another");
             self.hold(Err(Violation::new("I9", what)));
+            return false;
+        }
+        let identity = self.seats[seat].identity();
+        if session.is_some_and(|session| session.identity != identity) {
+            let what = format!("{own:?} uses {id} with other credentials");
+            self.hold(Err(Violation::new("credentials", what)));
         }
         let session = self.server.sessions.get_mut(id);
         session.is_some_and(|session| {

@@ -1,20 +1,20 @@
 //! The world of one run: time, the upstream machines with their drivers, and the loop.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use springline_proto::call::{ExchangeId, Generation, Moment, SessionKey};
 use springline_proto::settings::{ReplayPolicy, StateLossPolicy, UpstreamSettings};
-use springline_proto::upstream::{Input, Standby, Transport, Upstream, UpstreamConfig};
+use springline_proto::upstream::{Input, Output, Standby, Transport, Upstream, UpstreamConfig};
 
 use crate::agenda::Agenda;
 use crate::book::{Book, Violation};
 use crate::plan::{Ask, Deed, Fault, Plan};
 use crate::random::Random;
 use crate::server::Server;
-use crate::stack::{Happening, Stack};
+use crate::stack::{Happening, Spec, Stack};
 use crate::trace::Trace;
 
 /// What is going to happen.
@@ -33,6 +33,8 @@ pub(crate) enum Event {
     /// The sources of credentials are read.
     Read(usize),
     Delete(Arc<str>),
+    /// What an upstream had to write is written.
+    Written(usize),
     /// Something of the world with clients and sessions.
     Stack(Box<Happening>),
 }
@@ -85,11 +87,6 @@ impl Running {
             questions: BTreeSet::new(),
         }
     }
-
-    /// What an attempt may take since it was opened, with a late timer.
-    pub(crate) fn patience(start_timeout: Duration) -> Duration {
-        start_timeout + LATE_MAX
-    }
 }
 
 /// One upstream with its driver and its client.
@@ -122,6 +119,25 @@ pub(crate) struct Seat {
     /// Those of them of which no byte left.
     pub(crate) own_unsent: usize,
     pub(crate) armed: Option<(Moment, Moment)>,
+    /// The entry that it serves, as it was configured; none if it is not, or in a world without.
+    pub(crate) spec: Option<Spec>,
+    pub(crate) post: Post,
+    /// It began with what another knew, and tells its first instance of it.
+    pub(crate) inherits: bool,
+    /// What waits until a write is done: outputs behind it, and inputs.
+    pub(crate) writing: Option<VecDeque<Output>>,
+    pub(crate) inbox: VecDeque<Input>,
+}
+
+/// Where an upstream stands in the configuration that is in force.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Post {
+    /// Calls come to it.
+    Serves,
+    /// Another has its place; it finishes what it has.
+    Leaves,
+    /// It has finished.
+    Left,
 }
 
 /// Whose timer is due.
@@ -163,6 +179,8 @@ pub(crate) struct World {
 
 /// Timers are late by at most this, if that fault is on.
 pub(crate) const LATE_MAX: Duration = Duration::from_millis(300);
+/// A write takes at most this, if the store is slow.
+const WRITE_MAX: Duration = Duration::from_millis(400);
 /// No run needs as many steps; one that takes more is a loop (I5).
 const STEPS_MAX: u64 = 50_000;
 /// Faults that were decided before the end have struck by then.
@@ -216,6 +234,7 @@ impl World {
         let bound = settings.call_timeout_max + LATE_MAX + Duration::from_mins(1);
         self.run_until(self.now.after(bound))?;
         self.book.close()?;
+        self.check_settled()?;
         self.check_sizes()?;
         for seat in 0..self.seats.len() {
             self.act(seat, Deed::Close { end_session: true });
@@ -352,6 +371,10 @@ impl World {
         if self.seats[at].dead || self.stack.is_crashing() {
             return;
         }
+        if self.seats[at].writing.is_some() {
+            self.seats[at].inbox.push_back(input);
+            return;
+        }
         if self.trace.is_kept() {
             let line = format!("{:?} #{at} < {input:?}", self.now.0);
             self.trace
@@ -361,8 +384,33 @@ impl World {
         if matches!(input, Input::Start { .. } | Input::Retire) {
             self.seats[at].licence.opens += 1;
         }
+        if matches!(&input, Input::Take { moved, .. } if moved.is_start()) {
+            self.seats[at].licence.opens += 1;
+        }
+        let may_idle = matches!(input, Input::Timer)
+            && matches!(self.seats[at].machine.standby(), Standby::Ready(_));
         self.seats[at].machine.handle(now, input);
-        while let Some(output) = self.seats[at].machine.poll() {
+        if may_idle && self.seats[at].machine.standby() == Standby::Idle {
+            // Nobody used it: the next call may open another.
+            self.seats[at].licence.opens += 1;
+        }
+        let machine = &mut self.seats[at].machine;
+        let outputs: VecDeque<Output> = std::iter::from_fn(|| machine.poll()).collect();
+        if outputs.iter().any(is_written) && self.stack.writes_slowly(&mut self.random) {
+            let when = now.after(self.random.millis(1, 400).min(WRITE_MAX));
+            let seat = &mut self.seats[at];
+            seat.armed = None;
+            seat.writing = Some(outputs);
+            self.put(when, Event::Written(at));
+            return;
+        }
+        self.perform(at, outputs);
+    }
+
+    /// Does what a machine wants, and arms its timer.
+    fn perform(&mut self, at: usize, outputs: VecDeque<Output>) {
+        let now = self.now;
+        for output in outputs {
             if self.stack.crashes_now() {
                 return;
             }
@@ -376,6 +424,21 @@ impl World {
         if armed.map(|armed| armed.0) != deadline {
             let late = self.lateness();
             self.seats[at].armed = deadline.map(|due| (due, due.max(now).after(late)));
+        }
+    }
+
+    /// A slow write is done: what waited for it goes on, in order.
+    fn written(&mut self, at: usize) {
+        if self.seats[at].dead {
+            return;
+        }
+        if let Some(outputs) = self.seats[at].writing.take() {
+            self.perform(at, outputs);
+        }
+        while self.seats[at].writing.is_none()
+            && let Some(input) = self.seats[at].inbox.pop_front()
+        {
+            self.deliver(at, input);
         }
     }
 
@@ -424,8 +487,19 @@ impl World {
                 self.feed(seat, Input::Credentials { changed });
             }
             Event::Delete(session) => self.server.delete(&session),
+            Event::Written(seat) => self.written(seat),
             Event::Stack(happening) => self.happen_stack(*happening),
         }
+    }
+
+    /// What an attempt may take since it was opened, with a late timer and behind slow writes.
+    pub(crate) fn start_patience(&self) -> Duration {
+        let writes = if self.stack.is_slow() {
+            8 * WRITE_MAX
+        } else {
+            Duration::ZERO
+        };
+        self.plan.settings.start_timeout + LATE_MAX + writes
     }
 
     /// Bounds that hold after each step (I7, I8).
@@ -448,11 +522,9 @@ impl World {
         };
         let broken = broken.map(|what| Violation::new("I8", what));
         let broken = broken.or_else(|| seat.spent(&self.plan.settings));
-        let own = self.plan.settings.start_timeout;
+        let patience = self.start_patience();
         let stuck = seat.instances.iter().find(|(_, running)| {
-            !running.judged
-                && !running.over
-                && self.now.since(running.opened) > Running::patience(own)
+            !running.judged && !running.over && self.now.since(running.opened) > patience
         });
         let stuck = stuck.map(|(generation, _)| {
             Violation::new("I7", format!("the attempt of {generation} does not end"))
@@ -460,6 +532,23 @@ impl World {
         if let Some(violation) = broken.or(stuck) {
             self.broken.get_or_insert(violation);
         }
+    }
+
+    /// Once the faults have stopped and the last call is over, nothing is between two states.
+    pub(crate) fn check_settled(&self) -> Result<(), Violation> {
+        let live = self.seats.iter().enumerate().filter(|(_, seat)| !seat.dead);
+        for (at, seat) in live {
+            match seat.machine.standby() {
+                Standby::Idle | Standby::Ready(_) | Standby::Closed => {}
+                other @ (Standby::Starting | Standby::Waiting) => {
+                    return Err(Violation::new("liveness", format!("#{at} is {other:?}")));
+                }
+            }
+            if seat.post == Post::Leaves {
+                return Err(Violation::new("liveness", format!("#{at} never leaves")));
+            }
+        }
+        Ok(())
     }
 
     /// At rest nothing is kept but what serves (I8).
@@ -508,7 +597,8 @@ impl Seat {
         // Sessions ask for themselves too, and a resumed one is told again what it knew.
         let calls = self.calls.iter();
         let asked = 12 * calls.filter(|call| **call == usize::MAX).count();
-        let told = if self.licence.resumed { 8 } else { 0 };
+        let knows = self.licence.resumed || self.inherits;
+        let told = if knows { 8 } else { 0 };
         let own_max = 6 * self.opens + 2 * self.calls.len() + told + asked;
         // 50, 100, 200, 400, 800 ms, then each second.
         let seconds = usize::try_from(settings.reconnect_wait.as_secs()).unwrap_or(usize::MAX);
@@ -520,6 +610,11 @@ impl Seat {
             );
             Violation::new("I5", what)
         })
+    }
+
+    /// The server that it speaks to, as the configuration tells it from others.
+    pub(crate) fn identity(&self) -> u64 {
+        self.spec.as_ref().map_or(0, |spec| spec.identity)
     }
 
     fn new(at: usize, http: bool, plan: &Plan, seed: u64, now: Moment) -> Self {
@@ -561,6 +656,19 @@ impl Seat {
             own_requests: 0,
             own_unsent: 0,
             armed: None,
+            spec: None,
+            post: Post::Serves,
+            inherits: false,
+            writing: None,
+            inbox: VecDeque::new(),
         }
     }
+}
+
+/// Whether a driver writes this down before it goes on.
+fn is_written(output: &Output) -> bool {
+    matches!(
+        output,
+        Output::Persist(_) | Output::Forget | Output::Sent { .. }
+    )
 }

@@ -1,6 +1,7 @@
 //! One upstream machine: inputs from its transport and its session go in, and what comes out is
 //! done.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -41,6 +42,8 @@ pub(crate) struct UpstreamCell {
     /// What stands at rest for whom it belongs to, if that outlives the process.
     rest: Option<SessionDigest>,
     this: Weak<UpstreamCell>,
+    /// Another has its place: the record at rest is that one's, whatever this one still had to write.
+    has_heir: AtomicBool,
     /// The turns in the start budget of children that are starting.
     permits: Mutex<Vec<(Generation, OwnedSemaphorePermit)>>,
 }
@@ -73,6 +76,7 @@ impl UpstreamCell {
             rest,
             spec: Mutex::new(spec),
             this: this.clone(),
+            has_heir: AtomicBool::new(false),
             permits: Mutex::default(),
         })
     }
@@ -119,6 +123,18 @@ impl UpstreamCell {
     /// Makes durable what the outputs ask for, before any of them is done.
     fn keep(&self, outputs: &[Output]) {
         let Some(owner) = self.rest else { return };
+        let left: Vec<Output>;
+        let mut outputs = outputs;
+        if self.has_heir.load(Ordering::Acquire) {
+            let is_record =
+                |output: &&Output| matches!(output, Output::Persist(_) | Output::Forget);
+            left = outputs
+                .iter()
+                .filter(|output| !is_record(output))
+                .cloned()
+                .collect();
+            outputs = &left;
+        }
         let identity = self.spec().map_or([0; 32], |spec| spec.identity);
         let server = self.carrier.server();
         let shared = &self.shared;
@@ -251,9 +267,10 @@ impl UpstreamCell {
         }
     }
 
-    /// Back into service, if its end was not begun.
+    /// Back into service, if its end was not begun. Not ahead of what it was told before: the word of
+    /// a removal must not come after its return.
     pub(super) fn revive(&self) -> bool {
-        self.driver.machine().revive()
+        self.driver.caught_up().revive()
     }
 
     /// Inputs wait from now on, until [`Self::begin`].
@@ -280,7 +297,9 @@ impl UpstreamCell {
 
     /// Goes out of service for the one that takes its place. The next input drives it.
     pub(super) fn hand_over(&self) -> Handover {
-        self.driver.caught_up().hand_over(clock::moment())
+        let mut machine = self.driver.caught_up();
+        self.has_heir.store(true, Ordering::Release);
+        machine.hand_over(clock::moment())
     }
 
     /// Gives one of its sessions up. The next input drives it.

@@ -130,6 +130,12 @@ impl All {
         gathers.chain(self.changed.values().copied()).min()
     }
 
+    /// The servers that are configured no longer, and were started while they were.
+    pub(super) fn removed_started(&self) -> Vec<Arc<str>> {
+        let removed = self.removed.iter().filter(|(_, started)| **started);
+        removed.map(|(name, _)| Arc::clone(name)).collect()
+    }
+
     pub(super) fn started(&self) -> Vec<Arc<str>> {
         let started = self.entries.iter().filter(|entry| entry.started);
         started.map(|entry| Arc::clone(&entry.name)).collect()

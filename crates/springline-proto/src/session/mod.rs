@@ -299,7 +299,13 @@ impl Session {
         }
         self.asks.clear();
         if self.phase != Phase::Fresh {
-            for server in self.servers() {
+            // What is at rest of a server that was removed goes with the session too.
+            let removed = self.all.as_ref().map(|all| all.removed_started());
+            for server in self
+                .servers()
+                .into_iter()
+                .chain(removed.into_iter().flatten())
+            {
                 let fault = fault.clone().of(&server);
                 self.tell(
                     server,

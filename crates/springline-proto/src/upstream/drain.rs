@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use crate::call::{CallKey, Generation, Moment};
-use crate::error::{Fault, FaultKind};
+use crate::error::{Fault, FaultKind, Outcome};
 use crate::message::Message;
 use crate::method::{ListKind, Method};
 use crate::upstream::pending::{Pending, Place, Task};
@@ -62,6 +62,20 @@ impl Moved {
             pending,
             hello: None,
         }
+    }
+
+    /// What is known of its execution if it goes no further.
+    pub(super) fn outcome(&self) -> Outcome {
+        self.pending.outcome_if_dropped()
+    }
+
+    pub(super) fn into_hello(self) -> Option<Hello> {
+        self.hello
+    }
+
+    /// Whether it asks for a handshake.
+    pub fn is_start(&self) -> bool {
+        self.hello.is_some()
     }
 }
 
@@ -119,6 +133,8 @@ impl Upstream {
         machine.detached_at = legacy.detached_at;
         let (subscriptions, log_level, seen) = legacy.restore;
         machine.restore = Restore::of(subscriptions, log_level, seen);
+        // No restart may resume the session of the one before: that is about to be ended.
+        machine.put_record(legacy.generation);
         if machine.was_ready {
             machine.note_state_loss("its configuration changed");
             if machine.attached {
@@ -165,6 +181,12 @@ impl Upstream {
             self.give_up(key);
         }
         for key in unsent {
+            if let Some(pending) = self.pending.get_mut(&key)
+                && matches!(pending.place, Place::Sent { .. })
+            {
+                // Where it goes from here, nobody hears its answer: it may have run (I4).
+                pending.may_have_run = true;
+            }
             self.queue_again(key);
         }
     }
@@ -230,12 +252,19 @@ impl Upstream {
     }
 
     pub(super) fn on_take(&mut self, now: Moment, key: CallKey, moved: Moved) {
-        if let Some(hello) = moved.hello {
-            self.on_start(now, key, hello);
-        } else {
-            self.last_use = self.last_use.max(now);
-            self.pending.insert(key, moved.pending);
-            self.waiting.push_back(key);
+        self.last_use = self.last_use.max(now);
+        let is_ready = matches!(self.phase, Phase::Ready(_));
+        match moved.hello {
+            // The handshake of the one before, which this one begins with: it waits for that.
+            Some(hello) if self.hello.as_ref() == Some(&hello) && !is_ready => {
+                self.pending.insert(key, moved.pending);
+                self.waiting.push_front(key);
+            }
+            Some(hello) => self.on_start(now, key, hello),
+            None => {
+                self.pending.insert(key, moved.pending);
+                self.waiting.push_back(key);
+            }
         }
     }
 }

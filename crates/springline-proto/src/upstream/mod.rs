@@ -47,7 +47,7 @@ use self::pending::Pending;
 use self::restore::Restore;
 use self::start::{Attempt, Backoff};
 use crate::call::{CallKey, ExchangeId, Generation, Moment, SessionKey, UpstreamId};
-use crate::error::Fault;
+use crate::error::{Fault, Outcome};
 use crate::map::Map;
 use crate::settings::UpstreamSettings;
 
@@ -323,9 +323,23 @@ impl Upstream {
             Input::Call { key, message } if moves => self.pass_on(now, key, message),
             Input::Take { key, moved } if moves => self.pass_on_moved(key, moved),
             Input::Drain(drain) => self.drain = Some(drain),
+            // It may have been closed without, with a record of before at rest.
+            Input::Close { end_session, .. } if end_session && !moves => {
+                self.out.push_back(Output::Forget);
+            }
             Input::Greet { hello } => self.hello = self.hello.take().or(Some(hello)),
-            Input::Start { key, .. } | Input::Call { key, .. } | Input::Take { key, .. } => {
-                self.tell_failed(key, fault.outcome(crate::error::Outcome::NotExecuted), None);
+            Input::Take { key, moved } => {
+                let outcome = moved.outcome();
+                self.hello = moved.into_hello().or(self.hello.take());
+                self.tell_failed(key, fault.outcome(outcome), None);
+            }
+            Input::Start { key, hello } => {
+                // Should the server be configured again, its machine begins with this.
+                self.hello = Some(hello);
+                self.tell_failed(key, fault.outcome(Outcome::NotExecuted), None);
+            }
+            Input::Call { key, .. } => {
+                self.tell_failed(key, fault.outcome(Outcome::NotExecuted), None);
             }
             Input::Minted {
                 generation,

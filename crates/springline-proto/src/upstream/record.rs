@@ -236,7 +236,7 @@ impl Upstream {
 
     /// The record as it stands: with the session of the generation that can be resumed, if any. An
     /// upstream that moves to a successor leaves the record to it.
-    fn put_record(&mut self, generation: Generation) {
+    pub(super) fn put_record(&mut self, generation: Generation) {
         let Some(hello) = &self.hello else { return };
         if matches!(self.drain, Some(Drain::Move)) {
             return;

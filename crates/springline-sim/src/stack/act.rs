@@ -37,6 +37,10 @@ pub(super) struct Call {
     pub(super) fate: Option<Fate>,
     /// The session itself answers.
     pub(super) local: bool,
+    /// How often its entry had been removed when it was sent.
+    pub(super) removals: u64,
+    /// The last `initialize` of its client before it.
+    pub(super) hello: usize,
 }
 
 impl World {
@@ -53,6 +57,11 @@ impl World {
                 return self.act(usize::MAX, deed);
             }
             Act::Kill => return self.kill_child(),
+            Act::Reload { entry, change } => return self.reload(entry, change),
+            Act::StoreFails => {
+                self.stack.store_fails |= !self.stack.is_down;
+                return;
+            }
             Act::Crash {
                 outputs,
                 shut,
@@ -129,6 +138,10 @@ impl World {
             self.stack.clients[client] = at;
         }
         let config = self.stack.config(at);
+        if self.stack.desks[at].stand.entry.is_some() && config.entries.is_empty() {
+            // There is no such endpoint.
+            return;
+        }
         self.stack.desks[at].machine = Some(Session::new(config, self.now));
         if pipe {
             self.attach_pipe(at);
@@ -214,6 +227,8 @@ impl World {
             self.fresh_id(at)
         };
         let local = all && matches!(ask, Ask::List | Ask::SetLevel | Ask::Other);
+        // Nobody else says that there is no such thing.
+        let absent = all && self.stack.entries[entry].spec.is_none();
         let token = progress.then(|| self.random.pick(&["1", "\"1\"", "\"t\\/\""]));
         let number = self.book.len();
         let mut text = request(number, ask, &id, token);
@@ -228,11 +243,19 @@ impl World {
             entry,
             ask: Some(ask),
             id,
-            local,
+            local: local || absent,
             ..Call::default()
         };
         let accept = if json { Accept::Json } else { Accept::Both };
         self.ask(at, call, token, &text, accept);
+    }
+
+    /// How often this client sent `initialize` on its session.
+    pub(super) fn hello_of(&self, at: usize) -> usize {
+        let calls = self.stack.desks[at].calls.iter();
+        calls
+            .filter(|number| self.stack.calls[**number].ask.is_none())
+            .count()
     }
 
     /// Sends a request and remembers it.
@@ -241,6 +264,8 @@ impl World {
             return;
         };
         call.epoch = self.stack.epoch;
+        call.hello = self.hello_of(at);
+        call.removals = self.stack.entries[call.entry].removals;
         let twin = self.stack.desks[at].calls.iter().any(|number| {
             let other = &self.stack.calls[*number];
             other.id == call.id && other.answer.is_none() && !other.refused
@@ -257,6 +282,7 @@ impl World {
             cancelled: false,
             heard: None,
             arrivals: 0,
+            moves: 0,
             executions: 0,
             token: token.map(str::to_owned),
             asking: 0,

@@ -19,9 +19,9 @@ use springline_proto::upstream::{
     UpstreamConfig,
 };
 
-use super::Happening;
+use super::{Happening, Spec};
 use crate::book::{Heard, Violation};
-use crate::world::{Event, Licence, Running, Seat, World};
+use crate::world::{Event, Licence, Post, Running, Seat, World};
 
 /// What a kill brings with it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -94,6 +94,10 @@ impl World {
         if self.stack.is_empty() {
             return Ok(());
         }
+        // The record of one that leaves is another's now, even if it began to write before.
+        if self.stack.store_fails || self.seats[at].post != Post::Serves {
+            return Ok(());
+        }
         let seat = &self.seats[at];
         let place = (seat.session, Arc::clone(&seat.server));
         let Some(record) = record else {
@@ -112,7 +116,8 @@ impl World {
             let what = format!("#{at} keeps {route:?}, which is over");
             return Err(Violation::new("I10", what));
         }
-        self.stack.records.insert(place, bytes);
+        let who = seat.spec.as_ref().map(Spec::who).unwrap_or_default();
+        self.stack.records.insert(place, (who, bytes));
         Ok(())
     }
 
@@ -125,9 +130,12 @@ impl World {
         self.stack.fuse = None;
         self.stack.is_down = true;
         self.stack.epoch += 1;
+        self.stack.generations.clear();
         for at in 0..self.seats.len() {
             self.bury(at);
         }
+        // Whatever is not at rest is forgotten, and left to expire.
+        self.server.know_none();
         for at in 0..self.stack.desks.len() {
             self.cut_off(at)?;
         }
@@ -149,18 +157,11 @@ impl World {
         }
         self.seats[at].armed = None;
         let instances = &self.seats[at].instances;
-        let sessions: Vec<_> = instances
-            .values()
-            .filter_map(|running| running.session.clone())
-            .collect();
         let alive: Vec<_> = instances
             .iter()
             .filter(|(_, running)| running.alive)
             .map(|(generation, _)| *generation)
             .collect();
-        for session in sessions {
-            self.server.known(&session, false);
-        }
         for generation in alive {
             // The child reads on for a while.
             let when = self.now.after(self.random.millis(0, 2_000));
@@ -170,6 +171,7 @@ impl World {
 
     fn cut_off(&mut self, at: usize) -> Result<(), Violation> {
         let desk = &mut self.stack.desks[at];
+        desk.stale |= self.stack.store_fails;
         if desk.machine.take().is_none() {
             return Ok(());
         }
@@ -178,7 +180,9 @@ impl World {
         desk.ways.clear();
         desk.exchanges.clear();
         desk.streams.clear();
-        if desk.opened && desk.record.is_none() {
+        // Without a record the client will find out that it has no session any more.
+        desk.closing |= desk.stale && desk.record.is_none();
+        if desk.opened && desk.record.is_none() && !desk.stale {
             let what = format!("desk {at} has its answer, and no record is at rest");
             return Err(Violation::new("I10", what));
         }
@@ -220,6 +224,7 @@ impl World {
     /// A new process: sessions come back, upstreams when they are needed.
     pub(super) fn restart(&mut self) {
         self.stack.is_down = false;
+        self.stack.store_failed |= std::mem::take(&mut self.stack.store_fails);
         let at_rest: BTreeMap<SessionKey, usize> = self
             .stack
             .desks
@@ -228,17 +233,34 @@ impl World {
             .filter(|(_, desk)| desk.record.is_some())
             .map(|(at, desk)| (desk.key, at))
             .collect();
+        // What belongs to no session, or to no entry, is removed and left to expire.
+        let entries = &self.stack.entries;
+        let is_configured = |server: &Arc<str>| {
+            let named = entries.iter().find(|entry| entry.name == *server);
+            named.is_some_and(|entry| entry.spec.is_some())
+        };
         self.stack
             .records
-            .retain(|(session, _), _| at_rest.contains_key(session));
+            .retain(|(session, server), _| at_rest.contains_key(session) && is_configured(server));
         self.stack
             .journal
             .retain(|key, _| at_rest.contains_key(&key.session));
-        let records: Vec<Bytes> = self.stack.records.values().cloned().collect();
-        for record in records.iter().filter_map(Record::decode) {
+        let records = self.stack.records.iter();
+        let records: Vec<(bool, Bytes)> = records
+            .map(|((_, server), (who, record))| (self.stack.is_of(server, *who), record.clone()))
+            .collect();
+        for (resumes, record) in records {
+            // One of another definition is not used again.
+            let Some(record) = Record::decode(&record).filter(|_| resumes) else {
+                continue;
+            };
             let Some(id) = record.route.session_id else {
                 continue;
             };
+            if self.stack.store_failed {
+                self.server.is_known_again(&id);
+                continue;
+            }
             if self.server.is_ending(&id) {
                 let what = format!("the record of {id} outlives its end");
                 self.hold(Err(Violation::new("I10", what)));
@@ -289,7 +311,7 @@ impl World {
     /// Asks a copy of the restored session what it still knows.
     fn probe(&self, at: usize, record: &SessionRecord) -> Result<(), Violation> {
         let desk = &self.stack.desks[at];
-        if !desk.opened || desk.closing || !desk.initialized {
+        if !desk.opened || desk.closing || !desk.initialized || desk.stale {
             return Ok(());
         }
         let config = self.stack.config(at);
@@ -381,7 +403,7 @@ impl World {
     ) -> Result<(), Violation> {
         let desk = &self.stack.desks[usize::try_from(session.0).unwrap_or(0)];
         let entry = self.stack.entry_of(&config.server);
-        if !desk.subscribed.contains(&entry) {
+        if !desk.subscribed.contains(&entry) || desk.stale {
             return Ok(());
         }
         let mut copy = Upstream::resume(config.clone(), record.clone(), self.now);

@@ -331,8 +331,11 @@ impl World {
     fn succeeded(&mut self, number: usize, desk: usize) {
         let call = &self.stack.calls[number];
         let (entry, ask, epoch) = (call.entry, call.ask, call.epoch);
-        // An answer from before a kill says nothing of the session as it is now.
-        let fresh = epoch == self.stack.epoch;
+        // The answer to what was sent before a kill, another handshake or a removal says nothing of
+        // the session as it is now.
+        let fresh = epoch == self.stack.epoch
+            && call.removals == self.stack.entries[entry].removals
+            && call.hello == self.hello_of(desk);
         let desk_state = &mut self.stack.desks[desk];
         match ask {
             None => {
@@ -412,10 +415,13 @@ impl World {
         let desk = &mut self.stack.desks[at];
         desk.machine = None;
         desk.armed = None;
-        desk.record = None;
+        if !self.stack.store_fails {
+            desk.record = None;
+        }
         desk.closing = true;
         desk.main = None;
         desk.streams.clear();
+        let key = desk.key;
         let open = std::mem::take(&mut desk.exchanges);
         let left = open.values().filter_map(|line| line.call);
         let left: Vec<usize> = left.collect();
@@ -426,6 +432,7 @@ impl World {
                 self.hold(broken("I1", what));
             }
         }
+        self.end_leaving(key);
     }
 
     /// Everything has ended for everybody (I1, I7).

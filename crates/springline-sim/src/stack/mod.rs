@@ -8,6 +8,7 @@ mod act;
 mod crash;
 mod hear;
 mod plan;
+mod reload;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -15,19 +16,20 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use springline_proto::call::{CallKey, ClientExchange, Connection, Generation, Moment, SessionKey};
+use springline_proto::error::{Fault, FaultKind};
 use springline_proto::session::{
     Downstream, Endpoint, EntryView, Input, Known, Output, Remembered, Session, SessionConfig,
 };
-use springline_proto::upstream::{
-    Input as UpstreamInput, Record, SessionEvent, Transport, Upstream, UpstreamConfig,
-};
+use springline_proto::upstream::{Input as UpstreamInput, Record, SessionEvent, Upstream};
 
 use self::act::Call;
 use self::crash::{Held, Killed};
 pub(crate) use self::plan::StackPlan;
-use self::plan::{Act, Named, Stand, Step};
+use self::plan::{Act, Change, Named, Stand, Step};
+pub(crate) use self::reload::Spec;
 use crate::book::Violation;
 use crate::plan::Ask;
+use crate::random::Random;
 use crate::world::{Due, Event, LATE_MAX, Seat, World};
 
 /// Something that is going to happen.
@@ -44,7 +46,17 @@ pub(crate) enum Happening {
     Restart,
 }
 
+/// Definition and credentials of an entry.
+type Who = (u64, u64);
+
+/// What there is, by the session and the server entry that it is of.
+type At<T> = BTreeMap<(SessionKey, Arc<str>), T>;
+
 /// One session with its client.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts, each true or not on its own"
+)]
 pub(crate) struct Desk {
     pub(crate) key: SessionKey,
     stand: Stand,
@@ -73,6 +85,8 @@ pub(crate) struct Desk {
     next_id: u64,
     /// The last moment on the ways to and from upstreams.
     ways: BTreeMap<(bool, Arc<str>), Moment>,
+    /// A failing store kept an older record than the client relies on.
+    stale: bool,
 }
 
 /// One connection as its client sees it.
@@ -91,6 +105,10 @@ struct Line {
 
 /// Clients, sessions, and what is at rest.
 #[derive(Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts, each true or not on its own"
+)]
 pub(crate) struct Stack {
     pub(crate) desks: Vec<Desk>,
     clients: Vec<usize>,
@@ -101,7 +119,14 @@ pub(crate) struct Stack {
     /// What each cursor was given with.
     cursors: BTreeMap<Arc<str>, (usize, Bytes)>,
     journal: BTreeMap<CallKey, Held>,
-    records: BTreeMap<(SessionKey, Arc<str>), Bytes>,
+    /// With the definition and the credentials of their entries.
+    records: At<(Who, Bytes)>,
+    /// The instances of each upstream, whichever machine opened them.
+    generations: At<BTreeSet<Generation>>,
+    /// Records are written no more, until the next start.
+    store_fails: bool,
+    /// That happened before the last start.
+    store_failed: bool,
     epoch: u64,
     is_down: bool,
     /// Outputs until the gateway is killed.
@@ -118,8 +143,13 @@ pub(crate) struct Stack {
 /// One server entry.
 struct Entry {
     name: Arc<str>,
-    http: bool,
     remembered: Remembered,
+    /// As it is configured; none while it is not.
+    spec: Option<Spec>,
+    /// As it was configured last.
+    last: Spec,
+    /// How often it was removed: what clients had set up there is gone each time.
+    removals: u64,
 }
 
 impl Stack {
@@ -127,15 +157,42 @@ impl Stack {
         let entries = plan.entries.iter().enumerate();
         Self {
             entries: entries
-                .map(|(at, http)| Entry {
-                    name: format!("e{at}").into(),
-                    http: *http,
-                    remembered: Remembered::default(),
+                .map(|(at, http)| {
+                    let spec = Spec::new(*http, plan.base.settings.clone());
+                    Entry {
+                        name: format!("e{at}").into(),
+                        remembered: Remembered::default(),
+                        last: spec.clone(),
+                        spec: Some(spec),
+                        removals: 0,
+                    }
                 })
                 .collect(),
             plan: Some(plan),
             ..Self::default()
         }
+    }
+
+    pub(crate) fn is_slow(&self) -> bool {
+        let slow = self.plan.as_ref().and_then(|plan| plan.slow_store);
+        slow.is_some_and(|slow| slow > 0)
+    }
+
+    /// Whether what a driver writes now takes its time.
+    pub(crate) fn writes_slowly(&self, random: &mut Random) -> bool {
+        let slow = self.plan.as_ref().and_then(|plan| plan.slow_store);
+        slow.is_some_and(|slow| slow > 0 && random.chance(slow))
+    }
+
+    /// Whether no machine in this place has opened an instance of this name (I3).
+    pub(crate) fn is_new(&mut self, seat: &Seat, generation: Generation) -> bool {
+        let place = (seat.session, Arc::clone(&seat.server));
+        self.is_empty()
+            || self
+                .generations
+                .entry(place)
+                .or_default()
+                .insert(generation)
     }
 
     /// Whether this is the world without clients.
@@ -170,6 +227,26 @@ impl Stack {
         self.next
     }
 
+    /// Whether a record with these marks belongs to the entry as it is configured.
+    fn is_of(&self, server: &str, who: (u64, u64)) -> bool {
+        let spec = self.entries[self.entry_of(server)].spec.as_ref();
+        spec.is_some_and(|spec| spec.who() == who)
+    }
+
+    /// The entries as they are configured, as a client there sees them.
+    fn views(&self, stand: &Stand) -> Vec<EntryView> {
+        let entries = self.entries.iter().enumerate();
+        let seen = entries.filter(|(at, entry)| {
+            entry.spec.is_some() && stand.entry.is_none_or(|only| only == *at)
+        });
+        seen.map(|(_, entry)| EntryView {
+            name: Arc::clone(&entry.name),
+            unavailable: None,
+            remembered: Some(Arc::new(entry.remembered.clone())),
+        })
+        .collect()
+    }
+
     fn entry_of(&self, name: &str) -> usize {
         let found = self.entries.iter().position(|entry| &*entry.name == name);
         found.unwrap_or(0)
@@ -177,18 +254,11 @@ impl Stack {
 
     fn config(&self, desk: usize) -> SessionConfig {
         let desk = &self.desks[desk];
-        let view = |entry: &Entry| EntryView {
-            name: Arc::clone(&entry.name),
-            unavailable: None,
-            remembered: Some(Arc::new(entry.remembered.clone())),
+        let endpoint = match desk.stand.entry {
+            Some(at) => Endpoint::One(Arc::clone(&self.entries[at].name)),
+            None => Endpoint::All,
         };
-        let (endpoint, entries) = match desk.stand.entry {
-            Some(at) => (
-                Endpoint::One(Arc::clone(&self.entries[at].name)),
-                vec![view(&self.entries[at])],
-            ),
-            None => (Endpoint::All, self.entries.iter().map(view).collect()),
-        };
+        let entries = self.views(&desk.stand);
         let settings = self.plan.as_ref().map(|plan| plan.settings.clone());
         SessionConfig {
             key: desk.key,
@@ -212,8 +282,7 @@ const SETTLE: Duration = Duration::from_secs(40);
 
 impl World {
     /// The world with clients.
-    pub(crate) fn with_clients(seed: u64, trace: bool) -> Self {
-        let plan = StackPlan::draw(seed);
+    pub(crate) fn with_clients(plan: StackPlan, trace: bool) -> Self {
         let mut world = Self::of(plan.base.clone(), Stack::default(), trace);
         for (at, step) in plan.steps.iter().enumerate() {
             let event = Event::Stack(Box::new(Happening::Step(*step)));
@@ -248,6 +317,7 @@ impl World {
             initialized: false,
             next_id: 0,
             ways: BTreeMap::new(),
+            stale: false,
         });
         at
     }
@@ -260,6 +330,7 @@ impl World {
         self.run_until(ends)?;
         self.heal();
         self.stack.fuse = None;
+        self.add_all();
         self.run_until(ends.after(SETTLE))?;
         self.each_client(|world, client| world.do_act(client, Act::Open))?;
         self.prove_clients()?;
@@ -269,13 +340,17 @@ impl World {
         self.fetch_all();
         self.run_until(self.now.after(Duration::from_secs(10)))?;
         self.check_heard()?;
+        self.check_settled()?;
         self.check_sizes()?;
         self.check_rest()?;
         for desk in 0..self.stack.desks.len() {
             self.tell_desk(desk, Input::Close);
         }
         self.run_until(Moment(Duration::MAX))?;
-        if let Some(((key, server), _)) = self.stack.records.iter().next() {
+        let left = self.stack.records.keys().next();
+        if let Some((key, server)) =
+            left.filter(|_| !self.stack.store_failed && !self.stack.store_fails)
+        {
             let what = format!("the record of {key:?} with {server} outlives its session");
             return Err(Violation::new("leak", what));
         }
@@ -499,8 +574,11 @@ impl World {
     /// What a session tells an upstream; it is made if it does not exist.
     fn reach_upstream(&mut self, desk: usize, server: &Arc<str>, input: UpstreamInput) {
         let key = self.stack.desks[desk].key;
+        if self.reach_leaving(key, server, &input) {
+            return;
+        }
         let mut seats = self.seats.iter();
-        let at = seats.position(|seat| !seat.dead && seat.session == key && seat.server == *server);
+        let at = seats.position(|seat| seat.serves(key, server));
         let at = if let Some(at) = at {
             at
         } else {
@@ -516,7 +594,7 @@ impl World {
         };
         if matches!(
             input,
-            UpstreamInput::Call { .. } | UpstreamInput::Start { .. }
+            UpstreamInput::Call { .. } | UpstreamInput::Start { .. } | UpstreamInput::Take { .. }
         ) {
             self.seats[at].calls.push(usize::MAX);
         }
@@ -527,28 +605,37 @@ impl World {
     }
 
     fn new_seat(&mut self, session: SessionKey, server: &Arc<str>) -> usize {
-        let http = self.stack.entries[self.stack.entry_of(server)].http;
-        let config = UpstreamConfig {
-            server: Arc::clone(server),
-            transport: if http {
-                Transport::Http
-            } else {
-                Transport::Stdio
-            },
-            session,
-            settings: self.plan.settings.clone().into(),
-            base: self.stack.epoch << 32,
-            seed: self.random.next(),
-        };
-        let record = self.stack.records.get(&(session, Arc::clone(server)));
-        let record = record.and_then(Record::decode);
+        let spec = self.stack.entries[self.stack.entry_of(server)].spec.clone();
+        let config = self.upstream_config(session, server, spec.as_ref());
+        let http = spec.as_ref().is_none_or(|spec| spec.http);
+        let at_rest = self.stack.records.get(&(session, Arc::clone(server)));
+        let at_rest = at_rest.and_then(|(who, record)| Some((*who, Record::decode(record)?)));
         let at = self.seats.len();
-        let seat = match record {
+        let mut seat = match at_rest {
             None => Seat::with(Upstream::new(config, self.now), http, session),
-            Some(record) => self.resumed_seat(config, record, http, session),
+            Some((who, record)) => {
+                let same = self.stack.is_of(server, who);
+                let record = if same || !record.is_resumable() {
+                    record
+                } else {
+                    // Nobody may use it with other credentials, and nobody may end it with them.
+                    if let Some(id) = &record.route.session_id {
+                        self.server.known(id, false);
+                    }
+                    record.without_session()
+                };
+                self.resumed_seat(config, record, http, session)
+            }
         };
+        let removed = spec.is_none();
+        seat.spec = spec;
+        seat.credential = self.server.source;
         self.seats.push(seat);
-        self.seats[at].credential = self.server.source;
+        if removed {
+            let fault = Fault::new(FaultKind::ServerRemoved);
+            let end_session = false;
+            self.feed(at, UpstreamInput::Close { fault, end_session });
+        }
         at
     }
 

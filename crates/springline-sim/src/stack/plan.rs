@@ -76,6 +76,28 @@ pub(crate) enum Act {
         known: bool,
     },
     Kill,
+    /// A new configuration comes, in which one entry is another.
+    Reload {
+        entry: usize,
+        change: Change,
+    },
+    /// From now until the next start nothing more goes to rest of sessions and upstreams.
+    StoreFails,
+}
+
+/// What a new configuration says of one entry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Change {
+    /// The same server, with other knobs.
+    Knobs,
+    /// The same text, with another value of a credential.
+    Rotated,
+    /// Another server, perhaps carried by something else.
+    Other { carried: bool },
+    /// It is gone.
+    Removed,
+    /// It is there again: as it was, or as another server.
+    Added { other: bool },
 }
 
 /// A deed, when and whose.
@@ -97,11 +119,18 @@ pub(crate) struct StackPlan {
     pub(crate) steps: Vec<Step>,
     /// The longest way between two machines, in microseconds.
     pub(crate) lag: u64,
+    /// How often, of 1,000, a write takes its time; none in the scene without reloads.
+    pub(crate) slow_store: Option<u64>,
 }
 
 impl StackPlan {
-    pub(crate) fn draw(seed: u64) -> Self {
-        let mut random = Random::new(seed ^ 0x57AC_57AC_57AC_57AC);
+    pub(crate) fn draw(seed: u64, reloads: bool) -> Self {
+        let kind = if reloads {
+            0x2E10_AD00_2E10_AD00
+        } else {
+            0x57AC_57AC_57AC_57AC
+        };
+        let mut random = Random::new(seed ^ kind);
         let entries: Vec<bool> = (0..=random.below(3)).map(|_| random.chance(650)).collect();
         let clients: Vec<Stand> = (0..=random.below(3))
             .map(|_| Stand {
@@ -113,7 +142,11 @@ impl StackPlan {
             .collect();
         let upstream = settings(&mut random);
         let rates = Rates::draw(&mut random);
-        let steps = steps(&mut random, clients.len(), entries.len());
+        let mut steps = steps(&mut random, clients.len(), entries.len());
+        let slow_store = reloads.then(|| {
+            add_reloads(&mut random, &mut steps, entries.len());
+            random.pick(&[0, 0, 50, 400])
+        });
         let mut settings = SessionSettings {
             stream_after: random.millis(1, 800),
             pending_max: at(random.pick(&[4, 64, 256])),
@@ -148,13 +181,17 @@ impl StackPlan {
             settings,
             steps,
             lag,
+            slow_store,
         }
     }
 
     /// A number that changes when this seed would do something else.
     pub(crate) fn print(&self) -> u64 {
         let drawn = (&self.entries, &self.clients, &self.steps, self.lag);
-        crate::trace::fold(format!("{drawn:?} {}", self.base.print()).as_bytes())
+        let store = self
+            .slow_store
+            .map_or(String::new(), |slow| slow.to_string());
+        crate::trace::fold(format!("{drawn:?} {}{store}", self.base.print()).as_bytes())
     }
 
     /// When the faults stop.
@@ -199,6 +236,47 @@ fn steps(random: &mut Random, clients: usize, entries: usize) -> Vec<Step> {
     }
     steps.sort_by_key(|step| step.at);
     steps
+}
+
+/// Reloads come in bursts too: before the one before has drained.
+fn add_reloads(random: &mut Random, steps: &mut Vec<Step>, entries: usize) {
+    let ends = steps.last().map_or(Duration::ZERO, |step| step.at);
+    let span = u64::try_from(ends.as_millis()).unwrap_or(0);
+    for _ in 0..=random.below(12) {
+        let mut when = random.millis(0, span);
+        let entry = at(random.below(entries as u64));
+        for _ in 0..=random.below(3) {
+            let act = if random.chance(30) {
+                Act::StoreFails
+            } else {
+                let change = change(random);
+                Act::Reload { entry, change }
+            };
+            steps.push(Step {
+                at: when,
+                client: 0,
+                act,
+            });
+            if random.chance(500) {
+                when += random.millis(0, 40);
+            }
+        }
+    }
+    steps.sort_by_key(|step| step.at);
+}
+
+fn change(random: &mut Random) -> Change {
+    match random.below(100) {
+        0..10 => Change::Knobs,
+        10..25 => Change::Rotated,
+        25..50 => Change::Other {
+            carried: random.chance(150),
+        },
+        50..72 => Change::Removed,
+        _ => Change::Added {
+            other: random.chance(250),
+        },
+    }
 }
 
 fn named(random: &mut Random) -> Named {

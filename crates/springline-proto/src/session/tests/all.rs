@@ -378,6 +378,7 @@ fn entries_come_and_go_while_the_session_lives() {
         close
         < a close SESSION_ENDED true
         < d close SESSION_ENDED true
+        < b close SESSION_ENDED true
         < emit Closed
         < closed
         "#,

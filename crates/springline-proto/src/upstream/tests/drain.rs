@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    CallKey, Fault, FaultKind, Generation, Hello, Input, Message, Moment, Output, http,
-    opened_http, stdio,
+    CallKey, Fault, FaultKind, Generation, Hello, Input, Message, Moment, Output, Record, Script,
+    compare, http, http_machine, opened_http, stdio,
 };
 use crate::call::SessionKey;
 use crate::upstream::{Drain, SessionEvent, Standby, Transport, Upstream, UpstreamConfig};
@@ -90,6 +90,86 @@ fn a_draining_machine_starts_nothing() {
         x3 404 -32001 Session not found
         > moved 2
         > end g1 DELETE A
+    ",
+    );
+}
+
+#[test]
+fn what_set_up_state_and_moved_may_have_run_wherever_it_ends() {
+    let mut old = Script::new(http_machine());
+    let mut shown = String::new();
+    for line in super::OPENED_HTTP
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+    {
+        if !line.starts_with('>') {
+            old.line(line, &mut shown);
+        }
+    }
+    old.line("call 2 resources/subscribe u", &mut shown);
+    let now = Moment::default();
+    old.machine.handle(now, Input::Drain(Drain::Move));
+    let mut taken = None;
+    while let Some(output) = old.machine.poll() {
+        if let Output::Moved { key, moved } = output {
+            taken = Some((key, moved));
+        }
+    }
+    let (key, moved) = taken.expect("it moves");
+    // The place that it comes to is closed by then.
+    let mut new = Script::new(http_machine());
+    new.line("close keep", &mut shown);
+    shown.clear();
+    new.feed(Input::Take { key, moved }, &mut shown);
+    assert_eq!(shown.trim(), "> failed 2 SERVER_REMOVED unknown: -");
+}
+
+#[test]
+fn a_handshake_that_came_while_nothing_was_configured_is_remembered() {
+    let mut old = Script::new(http_machine());
+    let mut shown = String::new();
+    old.line("close keep", &mut shown);
+    old.line("start 1", &mut shown);
+    assert_eq!(shown.trim(), "> failed 1 SERVER_REMOVED not_executed: -");
+    let legacy = old.machine.legacy();
+    let now = Moment::default();
+    let mut new = Script::new(Upstream::succeed(config(), legacy, now));
+    shown.clear();
+    new.line("call 2 tools/call a", &mut shown);
+    assert_eq!(shown.trim(), "> open g1");
+}
+
+#[test]
+fn the_one_that_takes_the_place_lets_no_restart_resume_the_session_before() {
+    let mut old = Script::new(http_machine());
+    let mut shown = String::new();
+    for line in super::OPENED_HTTP
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+    {
+        if !line.starts_with('>') {
+            old.line(line, &mut shown);
+        }
+    }
+    assert!(old.record.as_ref().is_some_and(Record::is_resumable));
+    let legacy = old.machine.legacy();
+    let mut new = Script::new(Upstream::succeed(config(), legacy, Moment::default()));
+    new.feed(Input::Timer, &mut shown);
+    assert!(new.record.is_some_and(|record| !record.is_resumable()));
+}
+
+#[test]
+fn a_machine_that_was_closed_with_a_record_at_rest_forgets_it_with_the_session() {
+    let mut player = Script::new(http_machine());
+    player.shows_rest = true;
+    compare(
+        player,
+        "
+        close keep
+        close end
+        > forget
     ",
     );
 }

@@ -1,0 +1,296 @@
+//! Another configuration for the gateway that runs: what becomes of the upstreams of each session.
+//!
+//! Does what the gateway's own reload does with the machines, in its order, and nothing else. It must
+//! not know how a machine goes out of service.
+
+use std::sync::Arc;
+
+use springline_proto::call::{CallKey, SessionKey};
+use springline_proto::error::{Fault, FaultKind};
+use springline_proto::session::Input;
+use springline_proto::settings::UpstreamSettings;
+use springline_proto::upstream::{
+    Drain, Input as UpstreamInput, Moved, Standby, Transport, Upstream, UpstreamConfig,
+};
+
+use super::Change;
+use crate::world::{Event, Post, Seat, World};
+
+/// How a server entry is configured.
+#[derive(Clone, Debug)]
+pub(crate) struct Spec {
+    /// Which text it is; another one with each reload that touches the entry.
+    version: u64,
+    /// Which server.
+    pub(crate) identity: u64,
+    /// Which values its credentials have.
+    rotation: u64,
+    pub(super) http: bool,
+    settings: UpstreamSettings,
+}
+
+impl Spec {
+    pub(super) fn new(http: bool, settings: UpstreamSettings) -> Self {
+        Self {
+            version: 0,
+            identity: 0,
+            rotation: 0,
+            http,
+            settings,
+        }
+    }
+
+    /// What a record at rest is told from others by.
+    pub(super) fn who(&self) -> (u64, u64) {
+        (self.identity, self.rotation)
+    }
+
+    /// Whether the machine that served the other can serve this one.
+    fn is_same_server(&self, other: &Self) -> bool {
+        let same = self.identity == other.identity && self.http == other.http;
+        // Credentials of a child are in its environment.
+        same && (self.http || self.rotation == other.rotation)
+    }
+}
+
+impl Seat {
+    /// Whether it is where calls of this session to this server go.
+    pub(super) fn serves(&self, session: SessionKey, server: &Arc<str>) -> bool {
+        let is_place = self.session == session && self.server == *server;
+        is_place && !self.dead && self.post == Post::Serves
+    }
+}
+
+impl World {
+    pub(super) fn upstream_config(
+        &mut self,
+        session: SessionKey,
+        server: &Arc<str>,
+        spec: Option<&Spec>,
+    ) -> UpstreamConfig {
+        let settings = spec.map_or(&self.plan.settings, |spec| &spec.settings);
+        UpstreamConfig {
+            server: Arc::clone(server),
+            transport: if spec.is_none_or(|spec| spec.http) {
+                Transport::Http
+            } else {
+                Transport::Stdio
+            },
+            session,
+            settings: settings.clone().into(),
+            base: self.stack.epoch << 32,
+            seed: self.random.next(),
+        }
+    }
+
+    /// One entry is another from now on, also for sessions that have it.
+    pub(super) fn reload(&mut self, entry: usize, change: Change) {
+        let version = self.stack.ordinal();
+        let held = &mut self.stack.entries[entry];
+        let is_there = held.spec.is_some();
+        let mut spec = held.last.clone();
+        spec.version = version;
+        match change {
+            Change::Knobs if is_there => {
+                let idle = spec.settings.idle_timeout;
+                let other = std::time::Duration::from_secs(5);
+                spec.settings.idle_timeout = idle.is_none().then_some(other);
+            }
+            Change::Rotated if is_there => spec.rotation = version,
+            Change::Other { carried } if is_there => {
+                spec.identity = version;
+                spec.http ^= carried;
+            }
+            Change::Removed if is_there => {
+                held.spec = None;
+                held.removals += 1;
+                for desk in &mut self.stack.desks {
+                    desk.subscribed.remove(&entry);
+                }
+                return self.reconfigure(entry, true);
+            }
+            Change::Added { other } if !is_there => {
+                if other {
+                    spec.identity = version;
+                }
+            }
+            Change::Knobs
+            | Change::Rotated
+            | Change::Other { .. }
+            | Change::Removed
+            | Change::Added { .. } => return,
+        }
+        held.last = spec.clone();
+        held.spec = Some(spec);
+        let lists = matches!(change, Change::Other { .. } | Change::Added { .. });
+        self.reconfigure(entry, lists);
+    }
+
+    /// Every entry that was removed comes back.
+    pub(super) fn add_all(&mut self) {
+        for entry in 0..self.stack.entries.len() {
+            let other = false;
+            self.reload(entry, Change::Added { other });
+        }
+    }
+
+    /// Brings the sessions in line with an entry.
+    fn reconfigure(&mut self, entry: usize, lists: bool) {
+        let what = self.stack.entries[entry].spec.as_ref();
+        let line = format!(
+            "{:?} RELOAD e{entry}: {:?}",
+            self.now.0,
+            what.map(Spec::who)
+        );
+        self.trace
+            .note([4, entry as u64, 0, 0], b"", format_args!("{line}"));
+        let server = Arc::clone(&self.stack.entries[entry].name);
+        for at in 0..self.stack.desks.len() {
+            let desk = &self.stack.desks[at];
+            if desk.machine.is_none() {
+                continue;
+            }
+            let key = desk.key;
+            let views = self.stack.views(&desk.stand);
+            let concerns = desk.stand.entry.is_none() || !views.is_empty();
+            self.reconcile(key, &server);
+            if lists && concerns {
+                self.tell_desk(at, Input::Entries(views));
+            }
+        }
+    }
+
+    fn reconcile(&mut self, key: SessionKey, server: &Arc<str>) {
+        let Some(at) = self.seats.iter().position(|seat| seat.serves(key, server)) else {
+            return;
+        };
+        let wanted = self.stack.entries[self.stack.entry_of(server)].spec.clone();
+        match (self.seats[at].spec.clone(), wanted) {
+            (None, None) => {}
+            (Some(_), None) => {
+                let fault = Fault::new(FaultKind::ServerRemoved);
+                self.drain(at, Drain::Refuse(fault));
+                self.feed(at, UpstreamInput::Timer);
+            }
+            (Some(held), Some(wanted)) if held.version == wanted.version => {}
+            (Some(held), Some(wanted)) => {
+                if wanted.is_same_server(&held) && self.seats[at].machine.revive() {
+                    self.adopt(at, wanted, &held);
+                } else {
+                    self.replace(at, wanted);
+                }
+            }
+            (None, Some(wanted)) => self.replace(at, wanted),
+        }
+    }
+
+    /// At once, and not behind what waits for a slow write: the next reload may put it back into
+    /// service. What comes out is taken with the next input.
+    fn drain(&mut self, at: usize, drain: Drain) {
+        let seat = &mut self.seats[at];
+        if seat.machine.standby() == Standby::Starting {
+            // It gives that instance up, and may need another.
+            seat.licence.opens += 1;
+        }
+        seat.machine.handle(self.now, UpstreamInput::Drain(drain));
+    }
+
+    /// The same server under an entry that is written otherwise.
+    fn adopt(&mut self, at: usize, spec: Spec, held: &Spec) {
+        let rotated = spec.rotation != held.rotation;
+        let settings = Box::new(spec.settings.clone());
+        self.seats[at].spec = Some(spec);
+        self.feed(at, UpstreamInput::Settings(settings));
+        if rotated {
+            let when = self.now.after(self.delay());
+            self.put(when, Event::Read(at));
+        }
+    }
+
+    /// A new upstream in the place of another, which finishes what was sent to it.
+    fn replace(&mut self, at: usize, spec: Spec) {
+        let (session, server) = (self.seats[at].session, Arc::clone(&self.seats[at].server));
+        let config = self.upstream_config(session, &server, Some(&spec));
+        let legacy = self.seats[at].machine.legacy();
+        self.drain(at, Drain::Move);
+        self.seats[at].post = Post::Leaves;
+        let machine = Upstream::succeed(config, legacy, self.now);
+        let mut new = Seat::with(machine, spec.http, session);
+        new.credential = self.server.source;
+        new.spec = Some(spec);
+        new.inherits = true;
+        let successor = self.seats.len();
+        self.seats.push(new);
+        self.feed(successor, UpstreamInput::Timer);
+        self.feed(at, UpstreamInput::Timer);
+        let old = &mut self.seats[at];
+        if old.machine.is_gone() {
+            old.post = Post::Left;
+        }
+    }
+
+    /// A request goes to the machine that took the place of the one that had it.
+    pub(crate) fn moved(&mut self, at: usize, key: CallKey, moved: Box<Moved>) {
+        let server = Arc::clone(&self.seats[at].server);
+        let desk = usize::try_from(key.session.0).unwrap_or(0);
+        let calls = self.stack.desks[desk].calls.iter();
+        let number = calls
+            .copied()
+            .find(|number| self.stack.calls[*number].number == Some(key.number));
+        if let Some(record) = number.and_then(|number| self.book.get_mut(number)) {
+            record.moves += 1;
+        }
+        self.reach_upstream(desk, &server, UpstreamInput::Take { key, moved });
+    }
+
+    /// What concerns calls that are with an upstream on its way out reaches that one too. Says
+    /// whether it concerns nothing else.
+    pub(super) fn reach_leaving(
+        &mut self,
+        key: SessionKey,
+        server: &Arc<str>,
+        input: &UpstreamInput,
+    ) -> bool {
+        let concerns = matches!(
+            input,
+            UpstreamInput::Cancel { .. }
+                | UpstreamInput::Asking { .. }
+                | UpstreamInput::Reply { .. }
+        );
+        if !concerns {
+            return false;
+        }
+        for at in self.leaving(key) {
+            if self.seats[at].server != *server {
+                continue;
+            }
+            if let UpstreamInput::Reply { generation, .. } = input {
+                if self.seats[at].machine.has(*generation) {
+                    self.feed(at, input.clone());
+                    return true;
+                }
+            } else {
+                self.feed(at, input.clone());
+            }
+        }
+        false
+    }
+
+    /// The session is over: so is what was on its way out.
+    pub(super) fn end_leaving(&mut self, key: SessionKey) {
+        for at in self.leaving(key) {
+            self.seats[at].post = Post::Left;
+            let fault = Fault::new(FaultKind::SessionEnded);
+            let end_session = true;
+            self.feed(at, UpstreamInput::Close { fault, end_session });
+        }
+    }
+
+    fn leaving(&self, key: SessionKey) -> Vec<usize> {
+        let seats = self.seats.iter().enumerate();
+        seats
+            .filter(|(_, seat)| seat.session == key && !seat.dead && seat.post == Post::Leaves)
+            .map(|(at, _)| at)
+            .collect()
+    }
+}
