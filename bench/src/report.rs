@@ -13,11 +13,14 @@ pub(crate) fn line(text: &str) {
     drop(written);
 }
 
-/// The middle of some figures.
+/// The middle of some figures; of an even number, that between the two in the middle.
 pub(crate) fn median(figures: &[f64]) -> f64 {
     let mut figures = figures.to_vec();
     figures.sort_by(f64::total_cmp);
-    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+    let at = |index: usize| figures.get(index).copied().unwrap_or(f64::NAN);
+    let high = figures.len() / 2;
+    let low = figures.len().saturating_sub(1) / 2;
+    f64::midpoint(at(low), at(high))
 }
 
 /// Lowest and highest of some figures: what noise did.
@@ -150,6 +153,7 @@ mod tests {
     #[test]
     fn the_middle_is_printed_with_the_lowest_and_the_highest() {
         assert_eq!(range(&[3.0, 1.0, 2.0], 1), "2.0 (1.0 to 3.0)");
+        assert_eq!(range(&[4.0, 1.0, 2.0, 3.0], 1), "2.5 (1.0 to 4.0)");
         assert!(median(&[]).is_nan());
     }
 }
