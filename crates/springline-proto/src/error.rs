@@ -159,6 +159,10 @@ faults! {
     TooManySessions = -31021, "TOO_MANY_SESSIONS", NotExecuted,
         "too many sessions are open",
         "end sessions that nobody needs, or raise sessionsMax";
+    /// The call must not leave before that is written down, and it could not be.
+    StateUnwritable = -31022, "STATE_UNWRITABLE", NotExecuted,
+        "the gateway could not write down that the call leaves, so it did not send it",
+        "make room on the disk of the state folder, then restart the gateway; the call may be sent again";
 }
 
 impl FaultKind {

@@ -566,6 +566,7 @@ impl World {
             | Input::Join(_)
             | Input::Close { .. }
             | Input::Credentials { .. }
+            | Input::Withheld { .. }
             | Input::Admitted { .. }
             | Input::Timer => {
                 self.feed(at, input);

@@ -310,7 +310,8 @@ mod tests {
         let persists = |output: &Output| matches!(output, Output::Persist(_));
         assert!(outputs.iter().any(persists));
         let events = Events::new(100);
-        rest.keep_upstream(SESSION, |_| None, "s", &identity, &outputs, &events);
+        rest.keep_upstream(SESSION, |_| None, "s", &identity, &outputs, &events)
+            .unwrap();
     }
 
     fn names(events: &Events) -> Vec<&'static str> {
@@ -327,7 +328,8 @@ mod tests {
         assert_eq!(names(&events), ["record.removal_failed"]);
         assert!(rest.has_upstream(SESSION, "s"));
         let events = Events::new(100);
-        rest.keep_upstream(SESSION, |_| None, "s", &[1; 32], &[Output::Forget], &events);
+        rest.keep_upstream(SESSION, |_| None, "s", &[1; 32], &[Output::Forget], &events)
+            .unwrap();
         assert_eq!(names(&events), ["record.removal_failed", "store.failed"]);
         let events = Events::new(100);
         rest.sweep(|_, _| false, &events);

@@ -17,8 +17,8 @@ use springline_proto::session::{Mark, Output as SessionOutput, Past, PastCall};
 use springline_proto::upstream::{Event as UpstreamEvent, Output as UpstreamOutput};
 use springline_store::{
     Answer, CallEntry, CallId, CallState, DigestKey, EmbeddedStore, Entries, EntryMemory,
-    FileJournal, Finding, Journal, Kind, MemoryJournal, MemoryStore, Op, Results, SessionDigest,
-    StateFolder, Store,
+    FileJournal, Finding, Journal, JournalError, Kind, MemoryJournal, MemoryStore, Op, Results,
+    SessionDigest, StateFolder, Store,
 };
 
 use super::answered::AnsweredCalls;
@@ -44,6 +44,14 @@ struct Dormant {
 }
 /// Longer than any error response of ours to an ordinary id.
 const FAULT_LEN_MAX: usize = 8 * 1024;
+
+/// What became of a turn's records and journal entries.
+pub(super) struct Written {
+    /// Whether the records are kept.
+    pub(super) records: bool,
+    /// Whether the entries are.
+    pub(super) journal: Result<(), JournalError>,
+}
 
 /// Why the state folder cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -222,6 +230,7 @@ impl Rest {
         let mut ops = Vec::new();
         let mut entries = Vec::new();
         let mut over = Vec::new();
+        let mut accepted = Vec::new();
         for output in outputs {
             match output {
                 SessionOutput::Persist(record) => {
@@ -235,15 +244,17 @@ impl Rest {
                     };
                     let state = match mark {
                         Mark::Accepted => {
-                            self.open.lock().insert(call);
+                            accepted.push(call);
                             CallState::Accepted
                         }
                         Mark::Settled => {
+                            accepted.retain(|accepted| *accepted != call);
                             self.open.lock().remove(&call);
                             CallState::Settled
                         }
                         Mark::Answered(body) => {
                             let body = body.to_bytes();
+                            accepted.retain(|accepted| *accepted != call);
                             self.open.lock().remove(&call);
                             self.keep_result(call, &body, events);
                             let answer = answer_of(&body);
@@ -266,12 +277,20 @@ impl Rest {
                 | SessionOutput::Closed => {}
             }
         }
-        self.write(&ops, &entries, events);
+        if self.write(&ops, &entries, events).journal.is_ok() {
+            // One that the journal does not know is not followed: after a crash its outcome is
+            // unknown, whatever became of it.
+            self.open.lock().extend(accepted);
+        }
         self.settle(&over, events);
     }
 
     /// Makes durable what an upstream's outputs ask for. Its record is that of `owner`; `session_of`
     /// knows what stands for the session of a call, if that outlives the process.
+    ///
+    /// # Errors
+    /// The journal says of some calls that they were not sent, and could not be told that they are:
+    /// none of the outputs' calls may leave (I4).
     pub(crate) fn keep_upstream(
         &self,
         owner: SessionDigest,
@@ -280,7 +299,7 @@ impl Rest {
         identity: &[u8; 32],
         outputs: &[UpstreamOutput],
         events: &Events,
-    ) {
+    ) -> Result<(), JournalError> {
         let mut ops = Vec::new();
         let mut entries = Vec::new();
         let mut kept = None;
@@ -324,30 +343,31 @@ impl Rest {
                 | UpstreamOutput::Emit(_) => {}
             }
         }
-        let is_written = self.write(&ops, &entries, events);
+        let written = self.write(&ops, &entries, events);
         let is_new = |output: &UpstreamOutput| {
             matches!(output, UpstreamOutput::Emit(UpstreamEvent::Ready { .. }))
         };
-        if let Some(generation) = kept.filter(|_| is_written && outputs.iter().any(is_new)) {
+        if let Some(generation) = kept.filter(|_| written.records && outputs.iter().any(is_new)) {
             let mut facts = serde_json::Map::new();
             facts.insert("server".to_owned(), server.into());
             facts.insert("generation".to_owned(), generation.0.into());
             events.record("session.persisted", facts);
         }
+        written.journal
     }
 
-    /// Says whether the records are kept.
-    pub(super) fn write(&self, ops: &[Op], entries: &[CallEntry], events: &Events) -> bool {
-        if !self.is_durable {
-            return false;
-        }
-        let written = if ops.is_empty() {
-            Ok(())
-        } else {
-            self.store.apply(ops).map(drop)
+    pub(super) fn write(&self, ops: &[Op], entries: &[CallEntry], events: &Events) -> Written {
+        let mut written = Written {
+            records: self.is_durable,
+            journal: Ok(()),
         };
-        let is_written = written.is_ok();
-        if let Err(error) = written {
+        if !self.is_durable {
+            return written;
+        }
+        if !ops.is_empty()
+            && let Err(error) = self.store.apply(ops)
+        {
+            written.records = false;
             report(events, "records", &error);
             for op in ops {
                 report_removal(events, op, &error);
@@ -357,8 +377,9 @@ impl Rest {
             && let Err(error) = self.journal.append(entries)
         {
             report(events, "journal", &error);
+            written.journal = Err(error);
         }
-        is_written
+        written
     }
 
     fn keep_result(&self, call: CallId, body: &[u8], events: &Events) {
@@ -635,7 +656,9 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use springline_proto::call::{CallKey, Generation};
     use springline_proto::error::FaultKind;
+    use springline_store::{MemoryJournal, Seq};
 
     use super::*;
 
@@ -648,5 +671,64 @@ mod tests {
         assert_eq!(fate_of(of(FaultKind::ResultLost)), Past::Lost);
         let server = br#"{"jsonrpc":"2.0","id":1,"error":{"code":-31001,"message":"m"}}"#;
         assert_eq!(answer_of(&server[..].into()), Answer::Server);
+    }
+
+    const SESSION: SessionDigest = SessionDigest([7; 16]);
+
+    /// A journal that takes no entry any more once it is full.
+    #[derive(Default)]
+    struct Filling(MemoryJournal, std::sync::atomic::AtomicBool);
+
+    impl Journal for Filling {
+        fn append(&self, entries: &[CallEntry]) -> Result<Seq, JournalError> {
+            if self.1.load(std::sync::atomic::Ordering::SeqCst) {
+                let cause = "no space".into();
+                return Err(JournalError::Failed { cause });
+            }
+            self.0.append(entries)
+        }
+
+        fn sync(&self) -> Result<Seq, JournalError> {
+            self.0.sync()
+        }
+
+        fn synced(&self) -> Seq {
+            self.0.synced()
+        }
+
+        fn open_calls(&self) -> usize {
+            self.0.open_calls()
+        }
+    }
+
+    /// A call is accepted and leaves; says whether it may.
+    fn goes(rest: &Rest, number: u64, fill: impl FnOnce()) -> bool {
+        let events = Events::new(100);
+        let mark = Mark::Accepted;
+        let accepted = [SessionOutput::Mark { number, mark }];
+        rest.keep_session(SESSION, |_| Bytes::new(), &accepted, &events);
+        fill();
+        let session = SessionKey(1);
+        let sent = [UpstreamOutput::Sent {
+            key: CallKey { session, number },
+            generation: Generation(1),
+        }];
+        rest.keep_upstream(SESSION, |_| Some(SESSION), "s", &[0; 32], &sent, &events)
+            .is_ok()
+    }
+
+    #[test]
+    fn a_call_that_the_journal_holds_as_not_sent_does_not_leave_when_it_cannot_be_told() {
+        let journal = Arc::new(Filling::default());
+        let mut rest = Rest::in_memory().unwrap();
+        rest.journal = Arc::clone(&journal) as Arc<dyn Journal>;
+        rest.is_durable = true;
+        let fill = || journal.1.store(true, std::sync::atomic::Ordering::SeqCst);
+        assert!(goes(&rest, 1, || {}));
+        assert!(
+            !goes(&rest, 2, fill),
+            "after a crash it would count as not sent"
+        );
+        assert!(goes(&rest, 3, || {}), "nothing is known of it: unknown");
     }
 }

@@ -10,7 +10,7 @@ use springline_proto::call::{Generation, Moment};
 use springline_proto::error::Fault;
 use springline_proto::shared::{Handover, Parted, Serving};
 use springline_proto::upstream::{Binding, Event, Input, Output, Standby, UpstreamConfig};
-use springline_store::SessionDigest;
+use springline_store::{JournalError, SessionDigest};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::driver::{Driver, Machine as _};
@@ -114,15 +114,30 @@ impl UpstreamCell {
     }
 
     fn do_all(&self, outputs: Vec<Output>, errand: &mut Errand) {
-        self.keep(&outputs);
+        let kept = self.keep(&outputs);
+        let mut leaves = false;
         for output in outputs {
+            if let Err(error) = &kept {
+                // What follows it at once is the request itself (I4).
+                let follows = std::mem::replace(&mut leaves, matches!(output, Output::Sent { .. }));
+                if let (true, Output::Send { exchange, .. }) = (follows, &output) {
+                    let (exchange, cause) = (*exchange, error.to_string().into());
+                    self.driver.leave(Input::Withheld { exchange, cause });
+                    continue;
+                }
+            }
             self.perform(output, errand);
         }
     }
 
     /// Makes durable what the outputs ask for, before any of them is done.
-    fn keep(&self, outputs: &[Output]) {
-        let Some(owner) = self.rest else { return };
+    ///
+    /// # Errors
+    /// The calls among them may not leave.
+    fn keep(&self, outputs: &[Output]) -> Result<(), JournalError> {
+        let Some(owner) = self.rest else {
+            return Ok(());
+        };
         let left: Vec<Output>;
         let mut outputs = outputs;
         if self.has_heir.load(Ordering::Acquire) {
@@ -145,7 +160,7 @@ impl UpstreamCell {
             &identity,
             outputs,
             &shared.events,
-        );
+        )
     }
 
     fn perform(&self, output: Output, errand: &mut Errand) {

@@ -209,6 +209,19 @@ impl Upstream {
         }
     }
 
+    /// A request that was not allowed to leave. It is not tried again: what could not be written
+    /// down now will hardly be a moment later, and the client knows best whether it still wants it.
+    pub(super) fn on_withheld(&mut self, exchange: ExchangeId, cause: Box<str>) {
+        let Some(held) = self.exchanges.remove(&exchange) else {
+            return;
+        };
+        if let Aim::Call(key) = held.aim
+            && self.awaits(key, exchange)
+        {
+            self.fail(key, Fault::new(FaultKind::StateUnwritable).because(cause));
+        }
+    }
+
     /// Whether the answer to this call may still come on this exchange.
     fn awaits(&self, key: CallKey, exchange: ExchangeId) -> bool {
         self.pending.get(&key).is_some_and(

@@ -272,6 +272,7 @@ impl Upstream {
             } => {
                 self.on_ended(now, generation, exchange, end);
             }
+            Input::Withheld { exchange, cause } => self.on_withheld(exchange, cause),
             Input::Lost {
                 generation,
                 cause,

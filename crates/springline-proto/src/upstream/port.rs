@@ -166,6 +166,14 @@ pub enum Input {
         /// How.
         end: End,
     },
+    /// Driver: it could not write down that this request leaves ([`Output::Sent`]), so it did not do
+    /// the [`Output::Send`] that followed (I4). Nothing more comes on the exchange.
+    Withheld {
+        /// Which exchange.
+        exchange: ExchangeId,
+        /// Why, for people.
+        cause: Box<str>,
+    },
     /// Driver: the instance is gone (child exited, pipe closed). Messages that it wrote before
     /// were given before.
     Lost {

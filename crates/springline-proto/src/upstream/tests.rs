@@ -289,6 +289,10 @@ impl Script {
         let sent = &self.sent[&exchange];
         let generation = sent.generation;
         let body = match *words {
+            ["withheld"] => {
+                let (exchange, cause) = (ExchangeId(exchange), "disk full".into());
+                return Input::Withheld { exchange, cause };
+            }
             ["minted", id] => {
                 let (exchange, session_id) = (ExchangeId(exchange), id.into());
                 return Input::Minted {

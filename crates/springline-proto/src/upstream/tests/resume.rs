@@ -433,3 +433,25 @@ fn another_client_ends_the_kept_session_and_its_failed_start_is_no_recovery() {
         ",
     );
 }
+
+#[test]
+fn a_request_that_may_not_leave_ends_in_one_error_and_spends_no_chance() {
+    resumed(
+        "
+        call 2 tools/call a
+        > sent 2 to g1
+        > x1 to g1 session A: tools/call id 1
+        x1 withheld
+        > failed 2 STATE_UNWRITABLE not_executed: disk full
+        call 3 tools/call b
+        > sent 3 to g1
+        > x2 to g1 session A: tools/call id 2
+        x2 401
+        > read credentials
+        credentials same
+        > state lost
+        > open g2
+        > end g1
+        ",
+    );
+}
