@@ -128,9 +128,9 @@ impl Shared {
         let Some(server) = self.calls.remove(&key) else {
             return;
         };
-        if !self.cancel_wish(key) {
+        if self.take_waiting(key).is_none() {
             self.machine.handle(now, Input::Cancel { key, message });
-            self.end_wish(now, key, false);
+            self.doubt_wish(now, key);
         }
         self.forget_parted(&Binding {
             session: key.session,
@@ -222,7 +222,14 @@ impl Shared {
             .filter(|(key, server)| own(key, server))
             .map(|(key, _)| *key)
             .collect();
-        for key in keys {
+        // What waits first: nothing of it may have its turn when something before it is cancelled.
+        let (waiting, others): (Vec<_>, Vec<_>) = keys
+            .into_iter()
+            .partition(|key| self.take_waiting(*key).is_some());
+        for key in waiting {
+            self.calls.remove(&key);
+        }
+        for key in others {
             self.on_cancel(now, key, None);
         }
         self.answer_asks_of(now, binding);

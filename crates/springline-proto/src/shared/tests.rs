@@ -2,6 +2,8 @@
 //!
 //! The server is a child that does nothing by itself: a test says what it writes.
 
+mod random;
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -15,10 +15,8 @@ use crate::json;
 use crate::message::Message;
 use crate::method::Method;
 use crate::session::Level;
+use crate::settings::SUBSCRIPTIONS_MAX;
 use crate::upstream::{Binding, Input, SessionEvent};
-
-/// The most subscriptions of one session.
-const HELD_MAX: usize = 1000;
 
 /// Something that is changed by one request at a time.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -34,8 +32,13 @@ pub(super) enum Topic {
 pub(super) enum Wish {
     Subscribe(Binding, Box<str>),
     Unsubscribe(Binding, Box<str>),
-    /// The level that the session wanted before.
-    Level(Binding, Option<Level>),
+    /// The level that the session wants, the one that it wanted before, and what the server is asked.
+    Level {
+        binding: Binding,
+        level: Level,
+        before: Option<Level>,
+        sent: Option<Level>,
+    },
     /// Our own: as many subscriptions, or as much in the log, as is wanted now.
     Adjust(Topic),
 }
@@ -44,7 +47,7 @@ impl Wish {
     fn topic(&self) -> Topic {
         match self {
             Self::Subscribe(_, uri) | Self::Unsubscribe(_, uri) => Topic::Uri(uri.clone()),
-            Self::Level(..) => Topic::Level,
+            Self::Level { .. } => Topic::Level,
             Self::Adjust(topic) => topic.clone(),
         }
     }
@@ -80,7 +83,7 @@ impl Shared {
         key: CallKey,
         message: Message,
     ) {
-        match self.wish_of(binding, &message) {
+        match Self::wish_of(binding, &message) {
             Some(Wish::Subscribe(..)) if self.holds_enough(binding) => {
                 let fault = Fault::new(FaultKind::TooManyPending)
                     .because("too many subscriptions with a shared server")
@@ -100,15 +103,19 @@ impl Shared {
         }
     }
 
-    fn wish_of(&mut self, binding: &Binding, message: &Message) -> Option<Wish> {
+    fn wish_of(binding: &Binding, message: &Message) -> Option<Wish> {
         if !changes_something(message) {
             return None;
         }
         let method = Method::parse(&message.method()?);
         if method == Method::SetLevel {
             let level = Level::parse(&message.param("level")?)?;
-            let before = self.bindings.get_mut(binding)?.level.replace(level);
-            return Some(Wish::Level(binding.clone(), before));
+            return Some(Wish::Level {
+                binding: binding.clone(),
+                level,
+                before: None,
+                sent: None,
+            });
         }
         let uri = Box::from(&*json::string(&message.param("uri")?)?);
         Some(if method == Method::Subscribe {
@@ -121,7 +128,7 @@ impl Shared {
     fn holds_enough(&self, binding: &Binding) -> bool {
         self.bindings
             .get(binding)
-            .is_some_and(|bound| bound.held >= HELD_MAX)
+            .is_some_and(|bound| bound.held >= SUBSCRIPTIONS_MAX)
     }
 
     /// Takes a change in: now, or after those of the same thing that came before.
@@ -144,11 +151,11 @@ impl Shared {
             if line.current.is_some() {
                 return;
             }
-            let Some((key, message, wish)) = line.queue.pop_front() else {
+            let Some((key, message, mut wish)) = line.queue.pop_front() else {
                 self.lines.remove(topic);
                 return;
             };
-            match self.message_for(&message, &wish) {
+            match self.message_for(&message, &mut wish) {
                 Some(message) => {
                     if let Some(line) = self.lines.get_mut(topic) {
                         line.current = Some(key);
@@ -162,7 +169,7 @@ impl Shared {
     }
 
     /// What the server is asked for this change; nothing if it is so already.
-    fn message_for(&mut self, message: &Message, wish: &Wish) -> Option<Message> {
+    fn message_for(&mut self, message: &Message, wish: &mut Wish) -> Option<Message> {
         match wish {
             Wish::Subscribe(binding, uri) => {
                 if self.is_held(uri) {
@@ -172,10 +179,33 @@ impl Shared {
                 Some(message.clone())
             }
             Wish::Unsubscribe(binding, uri) => {
-                let held = self.unhold(binding, uri);
-                (!held || !self.is_held(uri)).then(|| message.clone())
+                self.unhold(binding, uri);
+                (!self.is_held(uri)).then(|| message.clone())
             }
-            Wish::Level(..) | Wish::Adjust(Topic::Level) => self.level_message(message),
+            Wish::Level {
+                binding,
+                level,
+                before,
+                sent,
+            } => {
+                let held = &mut self.bindings.get_mut(binding)?.level;
+                if *held != Some(*level) {
+                    *before = held.replace(*level);
+                }
+                *sent = self.wanted_level();
+                self.level_message(message)
+            }
+            Wish::Adjust(Topic::Level) => {
+                if self.machine.takes_calls() {
+                    return self.level_message(message);
+                }
+                // The next instance is told.
+                if let Some(wanted) = self.wanted_level() {
+                    let raw = Bytes::from_static(wanted.raw().as_bytes());
+                    self.machine.set_log_level(raw);
+                }
+                None
+            }
             Wish::Adjust(Topic::Uri(uri)) => self.adjust_message(uri),
         }
     }
@@ -249,14 +279,26 @@ impl Shared {
                     self.hold(binding, uri);
                 }
             }
-            (Wish::Level(binding, before), false) => {
+            (
+                Wish::Level {
+                    binding, before, ..
+                },
+                false,
+            ) => {
                 if let Some(bound) = self.bindings.get_mut(binding) {
                     bound.level = *before;
                 }
             }
-            (Wish::Subscribe(..), false)
-            | (Wish::Unsubscribe(..) | Wish::Level(..), true)
-            | (Wish::Adjust(_), _) => {}
+            (Wish::Adjust(Topic::Uri(uri)), false) => {
+                // The next instance is told what is wanted.
+                if self.is_held(uri) {
+                    self.machine.keep_subscription(uri);
+                } else {
+                    self.machine.drop_subscription(uri);
+                }
+            }
+            (Wish::Subscribe(..) | Wish::Adjust(Topic::Level), false)
+            | (Wish::Unsubscribe(..) | Wish::Level { .. } | Wish::Adjust(_), true) => {}
         }
         let topic = wish.topic();
         if let Some(line) = self.lines.get_mut(&topic)
@@ -267,9 +309,25 @@ impl Shared {
         self.go_on(now, &topic);
     }
 
-    /// The session does not want a change any more that the server was not asked for yet.
-    pub(super) fn cancel_wish(&mut self, key: CallKey) -> bool {
-        self.take_waiting(key).is_some()
+    /// A change was cancelled that the server was asked for: it may have been made, and is taken back
+    /// if nobody wants it.
+    pub(super) fn doubt_wish(&mut self, now: Moment, key: CallKey) {
+        let Some(wish) = self.wishes.get(&key) else {
+            return;
+        };
+        let topic = wish.topic();
+        match wish {
+            Wish::Subscribe(_, uri) => self.machine.keep_subscription(uri),
+            Wish::Level {
+                sent: Some(sent), ..
+            } => {
+                let raw = Bytes::from_static(sent.raw().as_bytes());
+                self.machine.set_log_level(raw);
+            }
+            Wish::Unsubscribe(..) | Wish::Level { .. } | Wish::Adjust(_) => {}
+        }
+        self.end_wish(now, key, false);
+        self.adjust(now, topic);
     }
 
     /// Takes a change out that the server was not asked for yet.
@@ -295,9 +353,9 @@ impl Shared {
         }
     }
 
-    fn unhold(&mut self, binding: &Binding, uri: &str) -> bool {
+    fn unhold(&mut self, binding: &Binding, uri: &str) {
         let Some(holders) = self.holders.get_mut(uri) else {
-            return false;
+            return;
         };
         let was_held = holders.remove(binding);
         if holders.is_empty() {
@@ -306,7 +364,6 @@ impl Shared {
         if was_held && let Some(bound) = self.bindings.get_mut(binding) {
             bound.held = bound.held.saturating_sub(1);
         }
-        was_held
     }
 
     /// A subscription that a session had before it came here.
@@ -339,14 +396,8 @@ impl Shared {
 
     /// Brings the log level in line with what is wanted.
     pub(super) fn adjust_level(&mut self, now: Moment) {
-        let Some(wanted) = self.wanted_level() else {
-            return;
-        };
-        if self.machine.takes_calls() {
+        if self.wanted_level().is_some() {
             self.adjust(now, Topic::Level);
-        } else if self.machine.log_level().and_then(|raw| Level::parse(raw)) != Some(wanted) {
-            let raw = Bytes::from_static(wanted.raw().as_bytes());
-            self.machine.set_log_level(raw);
         }
     }
 

@@ -12,7 +12,7 @@ use crate::message::{Kind, Message};
 use crate::method::{ListKind, Method};
 use crate::settings::{SUBSCRIPTION_BYTES_MAX, SUBSCRIPTIONS_MAX};
 use crate::upstream::Upstream;
-use crate::upstream::pending::{Pending, Task};
+use crate::upstream::pending::{Pending, Place, Task};
 use crate::upstream::port::SessionEvent;
 
 pub(super) type Print = [u8; 32];
@@ -190,6 +190,7 @@ impl Upstream {
     /// A recovered instance is ready: it is told what the lost one knew, before anything new.
     pub(super) fn restore_state(&mut self, now: Moment, generation: Generation) {
         self.restore.reading.clear();
+        self.drop_restores(generation);
         let mut remakes: Vec<(Method, &str, Bytes)> = Vec::new();
         if let Some(level) = &self.restore.log_level {
             remakes.push((Method::SetLevel, "level", level.clone()));
@@ -217,6 +218,23 @@ impl Upstream {
                 self.restore.seen.remove(&kind);
                 self.tell(SessionEvent::ListChanged(kind));
             }
+        }
+    }
+
+    /// What an instance before this one was to be told is not told to this one too: something of it
+    /// may have been taken back meanwhile.
+    fn drop_restores(&mut self, generation: Generation) {
+        let stale: Vec<CallKey> = self
+            .pending
+            .iter()
+            .filter(|(_, pending)| {
+                matches!(pending.task, Task::Remake(_) | Task::Reread(..))
+                    && !matches!(pending.place, Place::Sent { generation: with, .. } if with == generation)
+            })
+            .map(|(key, _)| *key)
+            .collect();
+        for key in stale {
+            self.give_up(key);
         }
     }
 
