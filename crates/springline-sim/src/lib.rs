@@ -9,6 +9,7 @@ mod book;
 mod child;
 mod client;
 mod driver;
+mod model;
 mod peer;
 mod plan;
 mod random;
@@ -18,6 +19,7 @@ mod trace;
 mod world;
 
 pub use self::book::Violation;
+pub use self::model::{Bounds, Explored, Kind, explore};
 
 use self::stack::StackPlan;
 use self::world::World;

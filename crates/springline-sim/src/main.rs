@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use springline_sim::{Outcome, Scene, run, run_twice};
+use springline_sim::{Bounds, Kind, Outcome, Scene, explore, run, run_twice};
 
-const USAGE: &str = "usage: springline-sim [--scene upstream|stack|reload] (--seed N [--trace] | --seeds A..B | --fresh-seconds S | --regressions)...";
+const USAGE: &str = "usage: springline-sim [--scene upstream|stack|reload] (--seed N [--trace] | --seeds A..B | --fresh-seconds S | --regressions | --model FAULTS)...";
 /// Of so many seeds one is run twice, for I12: that costs a sixteenth.
 const TWICE_EACH: u64 = 16;
 /// Failures that are shown before a range ends early.
@@ -29,6 +29,8 @@ enum Job {
     Seeds(Range<u64>),
     Fresh(Duration),
     Regressions,
+    /// Every order of events with so many faults.
+    Model(u8),
 }
 
 fn main() -> ExitCode {
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
             Job::Seeds(seeds) => tally.range(seeds),
             Job::Fresh(span) => tally.fresh(span),
             Job::Regressions => tally.regressions(&folder()),
+            Job::Model(faults) => tally.model(faults),
         }
     }
     say(format_args!(
@@ -77,6 +80,7 @@ fn parse(arguments: &[String]) -> Option<(Vec<Job>, bool, Vec<Scene>)> {
                 jobs.push(Job::Fresh(span));
             }
             "--regressions" => jobs.push(Job::Regressions),
+            "--model" => jobs.push(Job::Model(words.next()?.parse().ok()?)),
             "--scene" => scenes = vec![scene(words.next()?)?],
             "--trace" => trace = true,
             _ => return None,
@@ -180,6 +184,37 @@ impl Tally {
         say(format_args!(
             "{count} fresh seeds from {first} in {took:.1} s"
         ));
+    }
+
+    /// Three callers, each kind of upstream.
+    fn model(&mut self, faults: u8) {
+        for kind in Kind::ALL {
+            let began = Instant::now();
+            let bounds = Bounds {
+                kind,
+                callers: 3,
+                faults,
+                timers: 1,
+            };
+            match explore(bounds) {
+                Ok(explored) => {
+                    self.passed += 1;
+                    say(format_args!(
+                        "{kind:?}: {} states, {} of them played to the end, in {:.1} s",
+                        explored.states,
+                        explored.ends,
+                        began.elapsed().as_secs_f64()
+                    ));
+                }
+                Err((violation, path)) => {
+                    self.failed += 1;
+                    say(format_args!(
+                        "{kind:?}: {} broken: {}\n  after {path}",
+                        violation.rule, violation.what
+                    ));
+                }
+            }
+        }
     }
 
     /// Each file names one seed, the print of what it decided when it was found, and the bug.

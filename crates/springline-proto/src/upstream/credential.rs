@@ -11,7 +11,7 @@ use crate::upstream::start::Step;
 use crate::upstream::{Phase, Upstream};
 
 /// What is known of the credentials in use.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Credential {
     /// Grows with each change, so that a late 401 about older ones is known as such.
     epoch: u64,

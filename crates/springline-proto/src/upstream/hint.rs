@@ -17,7 +17,7 @@ const NAMES_MAX: usize = 1024;
 const NAME_LEN_MAX: usize = 256;
 
 /// The hinted tools of the list that was seen last.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Hints {
     names: BTreeSet<Box<str>>,
 }

@@ -119,7 +119,7 @@ pub struct Load {
 }
 
 /// One upstream of one session.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "facts, each true or not on its own"

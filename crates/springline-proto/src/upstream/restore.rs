@@ -26,14 +26,14 @@ pub(super) struct Seen {
 }
 
 /// A list that is being read again.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Reading {
     prints: Vec<Print>,
     pages: Vec<Bytes>,
 }
 
 /// What a new instance must be told again.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Restore {
     subscriptions: BTreeSet<Bytes>,
     log_level: Option<Bytes>,
