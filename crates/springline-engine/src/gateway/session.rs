@@ -638,7 +638,7 @@ impl Drop for PartStream {
         match self.source {
             Source::Exchange(exchange) => routes.exchanges.remove(exchange),
             Source::Connection(connection) => routes.connections.remove(connection),
-        };
+        }
         drop(routes);
         if complete {
             return;
