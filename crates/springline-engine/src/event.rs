@@ -33,26 +33,39 @@ pub struct Record {
 pub struct Events {
     /// Held for a push or a copy; never across an await.
     kept: Mutex<Kept>,
-    kept_max: usize,
     follow: broadcast::Sender<Record>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Kept {
     next: u64,
+    /// How many are kept for `springline events`; older ones are dropped.
+    max: usize,
     records: VecDeque<Record>,
     /// How often each name was recorded since the start.
     counts: BTreeMap<&'static str, u64>,
 }
 
 impl Events {
-    /// A log that keeps so many events, at least one.
-    pub fn new(kept_max: usize) -> Self {
+    /// A log of the last `max` events (`eventsMax`), at least one.
+    pub fn new(max: usize) -> Self {
         Self {
-            kept: Mutex::default(),
-            kept_max: kept_max.max(1),
+            kept: Mutex::new(Kept {
+                next: 0,
+                max: max.max(1),
+                records: VecDeque::new(),
+                counts: BTreeMap::new(),
+            }),
             follow: broadcast::channel(FOLLOW_MAX).0,
         }
+    }
+
+    /// Keeps so many from now on; those that are too many leave at once, the oldest first.
+    pub fn keep(&self, max: usize) {
+        let mut kept = self.kept.lock();
+        kept.max = max.max(1);
+        let over = kept.records.len().saturating_sub(kept.max);
+        kept.records.drain(..over);
     }
 
     /// Records an event under one of the names of the list below.
@@ -68,7 +81,7 @@ impl Events {
         let number = kept.next;
         kept.next += 1;
         *kept.counts.entry(name).or_default() += 1;
-        if kept.records.len() >= self.kept_max {
+        if kept.records.len() >= kept.max {
             kept.records.pop_front();
         }
         let record = Record {
@@ -244,12 +257,21 @@ mod tests {
 
     #[test]
     fn the_oldest_events_leave_first() {
-        let events = Events::new(7);
-        for _ in 0..=7 {
+        let events = Events::new(3);
+        for _ in 0..5 {
             events.record("session.opened", Map::new());
         }
-        let kept = events.kept();
-        assert_eq!(kept.len(), 7);
-        assert_eq!(kept.first().map(|record| record.number), Some(1));
+        let numbers = || -> Vec<u64> {
+            let kept = events.kept();
+            kept.iter().map(|record| record.number).collect()
+        };
+        assert_eq!(numbers(), [2, 3, 4]);
+        events.keep(1);
+        assert_eq!(numbers(), [4]);
+        events.keep(2);
+        events.record("session.opened", Map::new());
+        events.record("session.opened", Map::new());
+        assert_eq!(numbers(), [5, 6]);
+        assert_eq!(events.counts(), [("session.opened", 7)]);
     }
 }

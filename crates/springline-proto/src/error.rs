@@ -163,12 +163,21 @@ faults! {
     StateUnwritable = -31022, "STATE_UNWRITABLE", NotExecuted,
         "the gateway could not write down that the call leaves, so it did not send it",
         "make room on the disk of the state folder, then restart the gateway; the call may be sent again";
+    /// What stands at the URL answers, but not as an MCP endpoint does.
+    NotEndpoint = -31023, "NOT_MCP_ENDPOINT", NotExecuted,
+        "the URL is no MCP endpoint",
+        "give the URL of the server's Streamable HTTP endpoint, often its address with /mcp; the older HTTP+SSE transport, whose URLs often end in /sse, is not spoken yet";
 }
 
 impl FaultKind {
     /// The name in `error.data.code`, in events and in metrics.
     pub fn as_str(self) -> &'static str {
         self.row().name
+    }
+
+    /// What it means, in words.
+    pub fn text(self) -> &'static str {
+        self.row().text
     }
 
     /// The JSON-RPC code.

@@ -635,6 +635,7 @@ impl World {
                     status: 404,
                     rpc_code: None,
                     answer: None,
+                    foreign: false,
                     text: cause,
                     retry_after: None,
                 });

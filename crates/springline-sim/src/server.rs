@@ -189,6 +189,7 @@ fn refused(status: u16, rpc_code: Option<i64>, text: &str) -> End {
         status,
         rpc_code,
         answer: None,
+        foreign: false,
         text: text.into(),
         retry_after: (status == 503).then_some(Duration::from_secs(1)),
     })

@@ -208,9 +208,6 @@ fn keep_fixed(old: &Settings, new: &mut Settings) -> Vec<String> {
     if old.line_buffers != new.line_buffers {
         note("lineBuffers");
     }
-    if old.events_max != new.events_max {
-        note("eventsMax");
-    }
     notes
 }
 

@@ -274,7 +274,8 @@ pub fn complain(name: &str, text: &str) {
         .unwrap_or_default();
 }
 
-/// The message of an error that is ours and not the server's: its code lies in our range.
+/// The message and the hint of an error that is ours and not the server's: its code lies in our
+/// range.
 fn own_failure(error: &Bytes) -> Option<String> {
     let whole = json::Span::whole(error);
     let code = json::member(error, whole, "code")?;
@@ -282,8 +283,15 @@ fn own_failure(error: &Bytes) -> Option<String> {
     if !(-31099..=-31001).contains(&code) {
         return None;
     }
-    let text = json::member(error, whole, "message")?;
-    json::string(text.of(error)).map(std::borrow::Cow::into_owned)
+    let text = |path: &[&str]| {
+        let span = json::path(error, whole, path)?;
+        json::string(span.of(error)).map(std::borrow::Cow::into_owned)
+    };
+    let message = text(&["message"])?;
+    match text(&["data", "hint"]) {
+        Some(hint) => Some(format!("{message}; {hint}")),
+        None => Some(message),
+    }
 }
 
 async fn deaf(broken: &watch::Receiver<bool>, due: &watch::Receiver<Option<Instant>>) {

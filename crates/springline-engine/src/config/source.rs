@@ -138,8 +138,12 @@ impl Gathered {
             .map_err(|_| Problem::invalid(&start, "the file is not UTF-8", "save it as UTF-8"))?;
         self.files.push(path.to_owned());
         let Some(root) = parse(path, &text)? else {
-            self.note(&start, "the file is empty".to_owned());
-            return Ok(());
+            // Perhaps a write that was cut short: it must not take every server away at a reload.
+            return Err(Problem::invalid(
+                &start,
+                "the file is empty",
+                "write `{}` if there shall be no servers, or put the configuration back",
+            ));
         };
         let folder: Arc<Path> = Arc::from(path.parent().unwrap_or(Path::new("")));
         self.top(&root, &folder, environment)

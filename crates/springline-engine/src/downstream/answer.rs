@@ -4,7 +4,6 @@
 //! a message says.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::future::Future;
 use std::pin::Pin;
@@ -69,20 +68,20 @@ impl From<Pieces> for AnswerBody {
 
 impl Body for AnswerBody {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = Cut;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         let next = match self.get_mut() {
-            Self::Pieces(pieces) => pieces.pop_front(),
+            Self::Pieces(pieces) => pieces.pop_front().map(Ok),
             Self::Stream(stream) => match stream.poll_segment(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(next) => next,
             },
         };
-        Poll::Ready(next.map(|bytes| Ok(Frame::data(bytes))))
+        Poll::Ready(next.map(|bytes| bytes.map(Frame::data)))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -99,11 +98,21 @@ impl Body for AnswerBody {
     }
 }
 
+/// A stream ends before its time. The connection is aborted, so that the client does not take it for
+/// a whole one, and resumes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("the client does not read its stream")]
+pub struct Cut;
+
+/// The writing of a stream, and how it ended.
+type Writing = Pin<Box<dyn Future<Output = Result<(), Cut>> + Send>>;
+
 /// An event stream that is written while it comes. The connection's own task drives it: a client
 /// that reads slowly holds one event here, and the rest waits within the session's bounds.
 pub struct EventBody {
-    driver: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    driver: Option<Writing>,
     segments: mpsc::Receiver<Bytes>,
+    cut: Option<Cut>,
 }
 
 /// How a stream of events behaves besides its events.
@@ -118,7 +127,7 @@ pub struct StreamManners {
 impl EventBody {
     /// A stream of `parts`, of which [`Part::Begin`] has been taken.
     pub fn new<P: Parts>(parts: P, manners: StreamManners) -> Self {
-        Self::driven(|sender| drive(parts, manners, sender))
+        Self::ending(|sender| drive(parts, manners, sender))
     }
 
     /// A stream of what `make`'s future sends; it is complete when that future is. The receiving
@@ -127,22 +136,37 @@ impl EventBody {
     where
         F: Future<Output = ()> + Send + 'static,
     {
+        Self::ending(|sender| {
+            let whole = make(sender);
+            async {
+                whole.await;
+                Ok(())
+            }
+        })
+    }
+
+    fn ending<F>(make: impl FnOnce(mpsc::Sender<Bytes>) -> F) -> Self
+    where
+        F: Future<Output = Result<(), Cut>> + Send + 'static,
+    {
         let (sender, segments) = mpsc::channel(1);
         Self {
             driver: Some(Box::pin(make(sender))),
             segments,
+            cut: None,
         }
     }
 
-    fn poll_segment(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+    fn poll_segment(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Cut>>> {
         loop {
             if let Ok(segment) = self.segments.try_recv() {
-                return Poll::Ready(Some(segment));
+                return Poll::Ready(Some(Ok(segment)));
             }
             let Some(driver) = &mut self.driver else {
-                return Poll::Ready(None);
+                return Poll::Ready(self.cut.take().map(Err));
             };
-            if driver.as_mut().poll(cx).is_ready() {
+            if let Poll::Ready(ended) = driver.as_mut().poll(cx) {
+                self.cut = ended.err();
                 self.driver = None;
             } else if self.segments.is_empty() {
                 return Poll::Pending;
@@ -151,17 +175,21 @@ impl EventBody {
     }
 }
 
-async fn drive<P: Parts>(mut parts: P, manners: StreamManners, sender: mpsc::Sender<Bytes>) {
+async fn drive<P: Parts>(
+    mut parts: P,
+    manners: StreamManners,
+    sender: mpsc::Sender<Bytes>,
+) -> Result<(), Cut> {
     let mut stopping = manners.stopping;
     let mut beat = clock::now() + manners.heartbeat;
     loop {
         let part = tokio::select! {
             biased;
             part = parts.next() => part,
-            () = stopped(&mut stopping) => return,
+            () = stopped(&mut stopping) => return Ok(()),
             () = sleep_until(beat) => {
                 if sender.send(Bytes::from_static(b": keep-alive\n\n")).await.is_err() {
-                    return;
+                    return Ok(());
                 }
                 beat = clock::now() + manners.heartbeat;
                 continue;
@@ -171,14 +199,18 @@ async fn drive<P: Parts>(mut parts: P, manners: StreamManners, sender: mpsc::Sen
             Some(Part::Event { id, retry, data }) => {
                 for segment in event(id.as_deref(), retry, data) {
                     if sender.send(segment).await.is_err() {
-                        return;
+                        return Ok(());
                     }
                 }
                 beat = clock::now() + manners.heartbeat;
             }
             Some(Part::Begin) => {}
             // A stream has begun: nothing else can be said on it.
-            Some(Part::Accepted | Part::Json(_) | Part::Refuse { .. } | Part::End) | None => return,
+            Some(Part::Accepted | Part::Json(_) | Part::Refuse { .. } | Part::End) => {
+                return Ok(());
+            }
+            None if parts.is_cut() => return Err(Cut),
+            None => return Ok(()),
         }
     }
 }
@@ -260,4 +292,51 @@ pub fn stream(body: EventBody) -> Answer {
 /// Refuses an HTTP request: a status with a JSON-RPC error, under the id where one could be read.
 pub fn refuse(status: StatusCode, id: Option<&[u8]>, code: i32, message: &str) -> Answer {
     json(status, error_response(id, &plain_error(code, message)))
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+
+    /// One event, and then the end of a mailbox that was cut or not.
+    struct Short {
+        event: Option<Part>,
+        cut: bool,
+    }
+
+    impl Parts for Short {
+        async fn next(&mut self) -> Option<Part> {
+            self.event.take()
+        }
+
+        fn is_cut(&self) -> bool {
+            self.cut
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_was_cut_never_ends_well() {
+        for cut in [false, true] {
+            let data = Bytes::from_static(b"{}").into();
+            let parts = Short {
+                event: Some(Part::Event {
+                    id: None,
+                    retry: None,
+                    data,
+                }),
+                cut,
+            };
+            let manners = StreamManners {
+                heartbeat: Duration::from_secs(15),
+                stopping: None,
+            };
+            let mut body = AnswerBody::Stream(EventBody::new(parts, manners));
+            let first = body.frame().await.unwrap().unwrap();
+            assert_eq!(first.into_data().unwrap(), "event: message\ndata: {}\n\n");
+            let last = body.frame().await;
+            assert_eq!(last.map(|end| end.unwrap_err()), cut.then_some(Cut));
+        }
+    }
 }

@@ -4,7 +4,7 @@
 
 use std::net::Ipv4Addr;
 
-use http::{HeaderMap, HeaderName, header};
+use http::{HeaderMap, HeaderName, Uri, header};
 use springline_proto::session::Accept;
 
 use super::port::Principal;
@@ -48,12 +48,7 @@ pub fn check_place(
     arrival: Arrival,
     settings: &HttpSettings,
 ) -> Result<(), PlaceError> {
-    let is_host_bound = match arrival {
-        Arrival::Loopback => true,
-        Arrival::Network => !settings.allowed_hosts.is_empty(),
-        Arrival::Socket { .. } => false,
-    };
-    if is_host_bound {
+    if is_host_bound(arrival, settings) {
         let host = single(headers, &header::HOST).ok_or(PlaceError::Host)?;
         if !is_host_allowed(host, &settings.allowed_hosts) {
             return Err(PlaceError::Host);
@@ -66,6 +61,34 @@ pub fn check_place(
         }
     }
     Ok(())
+}
+
+/// Checks the authority of an address in absolute form (`GET http://host/mcp`), which counts in place
+/// of `Host` (RFC 9112, 3.2.2). Other forms have none.
+pub fn check_authority(
+    address: &Uri,
+    arrival: Arrival,
+    settings: &HttpSettings,
+) -> Result<(), PlaceError> {
+    match address.authority() {
+        Some(authority) if is_host_bound(arrival, settings) => {
+            let is_allowed = is_host_allowed(authority.as_str(), &settings.allowed_hosts);
+            if is_allowed {
+                Ok(())
+            } else {
+                Err(PlaceError::Host)
+            }
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn is_host_bound(arrival: Arrival, settings: &HttpSettings) -> bool {
+    match arrival {
+        Arrival::Loopback => true,
+        Arrival::Network => !settings.allowed_hosts.is_empty(),
+        Arrival::Socket { .. } => false,
+    }
 }
 
 /// Whether browsers of this origin may read answers: CORS is on, and the origin passed the check.

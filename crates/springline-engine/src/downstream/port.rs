@@ -113,4 +113,9 @@ pub trait Session: Send + Sync + 'static {
 pub trait Parts: Send + 'static {
     /// The next part, or nothing when the answer is complete. Cancel safe.
     fn next(&mut self) -> impl Future<Output = Option<Part>> + Send;
+
+    /// Whether the end came too early: its client did not read what was there for it.
+    fn is_cut(&self) -> bool {
+        false
+    }
 }

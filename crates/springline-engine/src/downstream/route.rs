@@ -85,7 +85,9 @@ impl<G: Gate> Desk<G> {
         B: Body<Data = Bytes> + Send,
     {
         let (head, body) = request.into_parts();
-        let mut answer = match guard::check_place(&head.headers, arrival, settings) {
+        let place = guard::check_place(&head.headers, arrival, settings)
+            .and_then(|()| guard::check_authority(&head.uri, arrival, settings));
+        let mut answer = match place {
             Ok(()) => self.answer_allowed(&head, body, arrival, settings).await,
             Err(error) => {
                 return answer::refuse(

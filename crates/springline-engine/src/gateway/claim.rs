@@ -4,11 +4,16 @@
 //! record at the same time. Must not know what else a record holds.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
+use springline_proto::call::Generation;
 use springline_proto::upstream::Record;
 use springline_store::{Kind, Op, SessionDigest};
 
 use super::rest::{Rest, chain};
 use crate::event::Events;
+
+/// Begins the key of a note about a session that is about to be ended; the ordinal of the start, the
+/// session, the generation and the server follow.
+const LEAVING: &[u8] = b"leaving\0";
 
 /// In place of a session's digest: the upstreams that all sessions share. No session has this one.
 pub(crate) const GLOBAL: SessionDigest = SessionDigest([0; 16]);
@@ -156,20 +161,80 @@ impl Rest {
     /// `is_configured` is asked for the name of the entry and whether all sessions shared it. Blocks
     /// on the disk.
     pub(crate) fn sweep(&self, is_configured: impl Fn(&str, bool) -> bool, events: &Events) {
+        self.tell_left(events);
         for (owner, server) in self.stored_upstreams() {
             if is_configured(&server, owner == GLOBAL) {
                 continue;
             }
             let op = Op::remove(Kind::Upstream, upstream_key(owner, &server));
-            match self.store.apply(std::slice::from_ref(&op)) {
-                Ok(_) => {
-                    let mut facts = serde_json::Map::new();
-                    facts.insert("server".to_owned(), (*server).into());
-                    facts.insert("reason".to_owned(), "it is not configured any more".into());
-                    events.record("session.left_to_expire", facts);
-                }
-                Err(error) => report_removal(events, &op, &error),
+            self.tell_expiring(&op, &server, "it is not configured any more", events);
+        }
+    }
+
+    /// Notes that a session upstream is about to be ended, when its last calls are over. Should the
+    /// process end before, the next start tells of it. What is given takes the note back.
+    pub(crate) fn note_leaving(
+        &self,
+        session: SessionDigest,
+        server: &str,
+        generation: Generation,
+        events: &Events,
+    ) -> Option<Bytes> {
+        if !self.is_durable {
+            return None;
+        }
+        let mut key = BytesMut::from(LEAVING);
+        key.put_u64(self.start);
+        key.put_slice(&session.0);
+        key.put_u64(generation.0);
+        key.put_slice(server.as_bytes());
+        let key = key.freeze();
+        let note = Op::put(Kind::Meta, key.clone(), Bytes::new());
+        self.write(&[note], &[], events);
+        Some(key)
+    }
+
+    /// Takes such a note back.
+    pub(crate) fn take_back(&self, note: Bytes, events: &Events) {
+        self.write(&[Op::remove(Kind::Meta, note)], &[], events);
+    }
+
+    /// Tells of sessions that were about to be ended when an earlier process ended.
+    fn tell_left(&self, events: &Events) {
+        let Ok(loaded) = self.store.load(Kind::Meta) else {
+            return;
+        };
+        for record in loaded.records {
+            let Some((start, rest)) = record
+                .key
+                .strip_prefix(LEAVING)
+                .and_then(|rest| rest.split_first_chunk::<8>())
+            else {
+                continue;
+            };
+            let server = rest
+                .get(16 + 8..)
+                .and_then(|name| std::str::from_utf8(name).ok());
+            if u64::from_be_bytes(*start) < self.start
+                && let Some(server) = server
+            {
+                let reason = "the gateway ended before its last calls did";
+                let op = Op::remove(Kind::Meta, record.key.clone());
+                self.tell_expiring(&op, server, reason, events);
             }
+        }
+    }
+
+    /// Removes what names a session, and tells that nobody will end it.
+    fn tell_expiring(&self, op: &Op, server: &str, reason: &str, events: &Events) {
+        match self.store.apply(std::slice::from_ref(op)) {
+            Ok(_) => {
+                let mut facts = serde_json::Map::new();
+                facts.insert("server".to_owned(), server.into());
+                facts.insert("reason".to_owned(), reason.into());
+                events.record("session.left_to_expire", facts);
+            }
+            Err(error) => report_removal(events, op, &error),
         }
     }
 }

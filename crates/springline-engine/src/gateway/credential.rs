@@ -4,15 +4,26 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::rest::Identities;
 use crate::config::{Auth, Definition, Entry, HttpDefinition, ProcessEnvironment};
 use crate::event::Events;
 use crate::upstream::http::{Credentials, HttpAuth, HttpSpec};
+
+/// Where the credentials of an entry come from, and which are in use.
+pub(crate) struct Source {
+    /// The entry as it was written last.
+    pub(crate) entry: Arc<Entry>,
+    /// The digest of its definition with the credentials that are in use, if those are others than
+    /// were written there.
+    pub(crate) rotated: Option<Box<[u8; 32]>>,
+}
 
 /// The transport's view of an entry; `source` is where its credentials are read again.
 pub(crate) fn http_spec(
     server: &Arc<str>,
     definition: &HttpDefinition,
-    source: &Arc<Mutex<Arc<Entry>>>,
+    source: &Arc<Mutex<Source>>,
+    identities: Identities,
     events: &Arc<Events>,
 ) -> HttpSpec {
     let credentials = credentials_of(definition).unwrap_or_else(|error| {
@@ -20,14 +31,22 @@ pub(crate) fn http_spec(
         Credentials::none()
     });
     let source = Arc::clone(source);
+    let first = Arc::clone(&source.lock().entry);
     let (name, events) = (Arc::clone(server), Arc::clone(events));
     HttpSpec {
         server: Arc::clone(server),
         url: definition.url.clone(),
         credentials,
         reread: Arc::new(move || {
-            let entry = Arc::clone(&source.lock());
-            reread(&entry)
+            let entry = Arc::clone(&source.lock().entry);
+            let definition = reread(&entry)?;
+            let credentials = credentials_of(&definition)?;
+            // Nothing but credentials changes in mid-life.
+            if is_same_place(&first, &definition) {
+                let identity = identities.of(&Definition::Http(definition));
+                source.lock().rotated = Some(Box::new(identity));
+            }
+            Ok(credentials)
         }),
         ca: definition.ca.as_ref().map(|ca| ca.path.clone()),
         on_delete: Some(Arc::new(move |generation, outcome| {
@@ -40,9 +59,18 @@ pub(crate) fn http_spec(
     }
 }
 
-fn reread(entry: &Entry) -> Result<Credentials, String> {
+/// Whether a definition is that of the entry but for its credentials.
+fn is_same_place(entry: &Entry, definition: &HttpDefinition) -> bool {
+    let pem = |of: &HttpDefinition| of.ca.as_ref().map(|ca| ca.pem.to_vec());
+    match &entry.definition {
+        Ok(Definition::Http(first)) => first.url == definition.url && pem(first) == pem(definition),
+        Ok(Definition::Stdio(_)) | Err(_) => false,
+    }
+}
+
+fn reread(entry: &Entry) -> Result<HttpDefinition, String> {
     match entry.re_expand(&ProcessEnvironment) {
-        Ok(Definition::Http(definition)) => credentials_of(&definition),
+        Ok(Definition::Http(definition)) => Ok(definition),
         Ok(Definition::Stdio(_)) => Err("the entry is no HTTP server any more".to_owned()),
         Err(error) => Err(error.to_string()),
     }

@@ -8,8 +8,8 @@ use springline_proto::call::Generation;
 use springline_proto::settings::UpstreamSettings;
 use springline_proto::upstream::{Output, Transport};
 
-use super::credential::http_spec;
-use super::rest::Rest;
+use super::credential::{Source, http_spec};
+use super::rest::{Identities, Rest};
 use crate::config::{Definition, Entry, Scope, Secret, Settings};
 use crate::event::Events;
 use crate::spawn::Errand;
@@ -30,6 +30,8 @@ pub(crate) struct EntrySpec {
     pub(crate) instance: Arc<str>,
     /// What an instance of it belongs to.
     pub(crate) scope: Scope,
+    /// Makes that digest of the definition with other credentials.
+    identities: Identities,
     /// The entry as configured, to read its credentials again.
     pub(crate) entry: Arc<Entry>,
 }
@@ -40,11 +42,16 @@ impl EntrySpec {
             Ok(definition) => Ok(definition.clone()),
             Err(error) => Err(Arc::from(error.to_string())),
         };
+        let identities = rest.identities();
+        let identity = definition
+            .as_ref()
+            .map_or([0; 32], |definition| identities.of(definition));
         Self {
             name: Arc::from(entry.name.as_str()),
             definition,
             settings: Arc::new(upstream_settings(entry, settings)),
-            identity: rest.identity(entry),
+            identity,
+            identities,
             instance: Arc::from(entry.instance_name()),
             scope: entry.options.scope,
             entry: Arc::new(entry.clone()),
@@ -114,8 +121,8 @@ fn upstream_settings(entry: &Entry, settings: &Settings) -> UpstreamSettings {
 pub(crate) struct Carrier {
     server: Arc<str>,
     kind: Kind,
-    /// Where credentials are read again: the entry as it was written last.
-    source: Option<Arc<Mutex<Arc<Entry>>>>,
+    /// Where credentials are read again. Held for a look or a change.
+    source: Option<Arc<Mutex<Source>>>,
 }
 
 enum Kind {
@@ -132,7 +139,10 @@ impl Carrier {
         limits: &Limits,
         events: &Arc<Events>,
     ) -> Self {
-        let source = Arc::new(Mutex::new(Arc::clone(&spec.entry)));
+        let source = Arc::new(Mutex::new(Source {
+            entry: Arc::clone(&spec.entry),
+            rotated: None,
+        }));
         let kind = match &spec.definition {
             Ok(Definition::Stdio(definition)) => {
                 let child = ChildSpec {
@@ -149,7 +159,8 @@ impl Carrier {
                 Kind::Child(StdioTransport::new(child, sink, limits.stdio.clone()))
             }
             Ok(Definition::Http(definition)) => {
-                let http = http_spec(&spec.name, definition, &source, events);
+                let identities = spec.identities.clone();
+                let http = http_spec(&spec.name, definition, &source, identities, events);
                 let shared = Arc::clone(&limits.http_shared);
                 Kind::Http(HttpTransport::new(http, sink, limits.http.clone(), shared))
             }
@@ -172,10 +183,20 @@ impl Carrier {
     }
 
     /// The same server, perhaps written otherwise: credentials are read from there from now on.
-    pub(crate) fn adopt(&self, entry: &Arc<Entry>) {
+    pub(crate) fn adopt(&self, spec: &EntrySpec) {
         if let Some(source) = &self.source {
-            *source.lock() = Arc::clone(entry);
+            *source.lock() = Source {
+                entry: Arc::clone(&spec.entry),
+                rotated: None,
+            };
         }
+    }
+
+    /// The digest of the definition with the credentials that are in use, if those are others than
+    /// the entry was read with.
+    pub(crate) fn rotated(&self) -> Option<[u8; 32]> {
+        let source = self.source.as_ref()?.lock();
+        source.rotated.as_deref().copied()
     }
 
     pub(crate) fn server(&self) -> &Arc<str> {

@@ -210,6 +210,7 @@ impl GlobalCell {
             state.current = Arc::clone(&new);
             state.leaving.push(Arc::clone(old));
         }
+        old.note_leaving();
         let legacy = old.hand_over();
         new.begin(config, legacy, fault_of(Some(spec)));
         old.input(Input::Timer);

@@ -26,6 +26,8 @@ struct Queue {
     closed: bool,
     /// Who waits for a part.
     waiting: Option<Waker>,
+    /// It ended early: what was queued found no reader.
+    cut: bool,
 }
 
 /// What became of a part.
@@ -65,6 +67,7 @@ impl Mailbox {
         if full {
             queue.parts.clear();
             queue.closed = true;
+            queue.cut = true;
         } else {
             queue.bytes += bytes;
             queue.closed = ends(&part);
@@ -103,6 +106,11 @@ impl Mailbox {
         }
         queue.waiting = Some(cx.waker().clone());
         Poll::Pending
+    }
+
+    /// Whether the connection was cut because it did not read.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.queue.lock().cut
     }
 
     /// Whether the last part was put: the machine holds nothing more for this connection.
@@ -173,6 +181,7 @@ mod tests {
         assert_eq!(mailbox.put(event(1)), Put::Cut);
         assert_eq!(mailbox.put(event(1)), Put::Closed, "it is cut once");
         assert!(take(&mailbox).await.is_none());
+        assert!(mailbox.is_cut());
     }
 
     #[tokio::test]

@@ -12,6 +12,7 @@ mod entry;
 mod global;
 mod home;
 mod inbox;
+mod last_use;
 mod mailbox;
 mod reload;
 mod rest;
@@ -401,6 +402,10 @@ impl Parts for PartStream {
     fn next(&mut self) -> impl Future<Output = Option<Part>> + Send {
         PartStream::next(self)
     }
+
+    fn is_cut(&self) -> bool {
+        PartStream::is_cut(self)
+    }
 }
 
 fn view_of(cell: &UpstreamCell, session: String) -> InstanceView {
@@ -428,6 +433,8 @@ async fn expire_sessions(shared: std::sync::Weak<Shared>) {
             let view = cell.view();
             if !view.attached && view.pending == 0 && view.idle > settings.session_idle {
                 cell.input(springline_proto::session::Input::Close);
+            } else {
+                cell.keep_in_use(&view, last_use::lag(settings.session_idle));
             }
         }
         for (digest, stored) in shared.rest.expired(settings.session_idle) {

@@ -250,6 +250,7 @@ impl SessionCell {
             }
             self.leaving.lock().push(Arc::clone(old));
         }
+        old.note_leaving();
         if let Handover::Own(legacy) = old.hand_over() {
             self.bring(server, &global, legacy);
         }
@@ -368,6 +369,7 @@ impl SessionCell {
             // Before the lock goes: what the client says to `old` must find it.
             self.leaving.lock().push(Arc::clone(old));
         }
+        old.note_leaving();
         let legacy = old.hand_over();
         new.begin(config, legacy, fault);
         old.input(Input::Timer);

@@ -24,7 +24,7 @@ use springline_store::{
 use super::answered::AnsweredCalls;
 use super::claim::{report_removal, upstream_key, upstream_value};
 use crate::clock;
-use crate::config::Entry;
+use crate::config::{Definition, Identity};
 use crate::event::Events;
 
 /// The key of the counter of starts.
@@ -69,7 +69,7 @@ pub struct Rest {
     digests: DigestKey,
     pub(crate) memory: Arc<dyn EntryMemory>,
     /// The ordinal of this start, from 1: numbers that must never come twice begin above it.
-    start: u64,
+    pub(super) start: u64,
     /// Sessions that are stored and were not used since the start.
     dormant: Mutex<HashMap<SessionDigest, Dormant>>,
     /// Held to look at a record of an upstream and take its session out: each session is ended once,
@@ -95,6 +95,23 @@ pub(crate) struct Stored {
     pub(crate) key: u64,
     pub(crate) cursor_key: [u8; 32],
     pub(crate) record: Bytes,
+}
+
+/// Tells definitions apart at rest, where no credential may stand.
+#[derive(Clone)]
+pub(crate) struct Identities(Arc<[u8; 32]>);
+
+impl Identities {
+    /// The keyed digest of a definition with its credentials.
+    pub(crate) fn of(&self, definition: &Definition) -> [u8; 32] {
+        *Identity::of_definition(definition, &*self.0).as_bytes()
+    }
+}
+
+impl std::fmt::Debug for Identities {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Identities(…)")
+    }
 }
 
 impl Rest {
@@ -207,12 +224,9 @@ impl Rest {
         self.digests.session(id)
     }
 
-    /// What an entry's definition, credentials included, is known by at rest.
-    pub(crate) fn identity(&self, entry: &Entry) -> [u8; 32] {
-        let key = self.digests.digest(&[b"definition"]);
-        entry
-            .identity(&key.0)
-            .map_or([0; 32], |identity| *identity.as_bytes())
+    /// What definitions, credentials included, are known by at rest.
+    pub(crate) fn identities(&self) -> Identities {
+        Identities(Arc::new(self.digests.digest(&[b"definition"]).0))
     }
 
     /// Makes durable what a session's outputs ask for, in one write each for records and journal.

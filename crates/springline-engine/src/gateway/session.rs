@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -19,6 +20,7 @@ use springline_store::SessionDigest;
 use super::driver::{Driver, Machine as _};
 use super::global::GlobalCell;
 use super::home::Home;
+use super::last_use::LastUse;
 use super::mailbox::{Mailbox, Put};
 use super::rest;
 use super::shared::{Owner, Shared};
@@ -87,6 +89,7 @@ pub(crate) struct SessionCell {
     is_kept: bool,
     /// Whether what it has upstream does, though it does not itself: behind a bridge.
     keeps_upstream: bool,
+    last_use: LastUse,
     pub(super) principal: Principal,
     pub(super) endpoint: Endpoint,
     driver: Driver<Session>,
@@ -166,6 +169,7 @@ impl SessionCell {
             cursor_key: own.cursor_key,
             is_kept: own.is_kept,
             keeps_upstream: own.keeps_upstream,
+            last_use: LastUse::default(),
             principal: own.principal,
             endpoint: own.endpoint,
             driver: Driver::new(machine),
@@ -206,12 +210,27 @@ impl SessionCell {
 
     /// The value under which this session is stored.
     fn at_rest(&self, record: &[u8]) -> Bytes {
+        self.last_use.written(clock::moment());
         let endpoint = match &self.endpoint {
             Endpoint::One(server) => Some(&**server),
             Endpoint::All => None,
         };
         let principal = self.principal.to_string();
         rest::session_value(&principal, endpoint, self.key.0, &self.cursor_key, record)
+    }
+
+    /// Has its record written again if its last use there lags behind too far. A client that is
+    /// attached, or waits, uses its session.
+    pub(super) fn keep_in_use(&self, view: &SessionView, lag: Duration) {
+        let now = clock::moment();
+        let used = if view.attached || view.pending > 0 {
+            now
+        } else {
+            Moment(now.0.saturating_sub(view.idle))
+        };
+        if self.is_kept && self.last_use.is_old(used, lag) {
+            self.input(Input::Keep);
+        }
     }
 
     /// Whether it outlives the process, itself or upstream.
@@ -627,6 +646,11 @@ impl PartStream {
             self.work = None;
         }
         part
+    }
+
+    /// Whether it ended early, because nobody took its parts.
+    pub fn is_cut(&self) -> bool {
+        self.mailbox.is_cut()
     }
 }
 

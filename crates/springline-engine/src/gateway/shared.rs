@@ -103,6 +103,7 @@ impl Shared {
         let mut limits = self.limits.write();
         // One for all children, those of before the reload, too.
         let budget = Arc::clone(&limits.stdio.line_budget);
+        self.events.keep(settings.events_max);
         *limits = Limits::new(&settings, Arc::clone(&limits.http_shared));
         limits.stdio.line_budget = budget;
         *self.settings.write() = settings;
@@ -410,6 +411,7 @@ impl Shared {
         let shared = Arc::clone(self);
         spawn::named("upstream end", async move {
             cell.shut_down(LAST_WORDS_MAX).await;
+            cell.has_left();
             shared
                 .retired
                 .lock()

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use springline_proto::call::{Generation, Moment};
 use springline_proto::error::Fault;
@@ -46,6 +47,8 @@ pub(crate) struct UpstreamCell {
     has_heir: AtomicBool,
     /// The turns in the start budget of children that are starting.
     permits: Mutex<Vec<(Generation, OwnedSemaphorePermit)>>,
+    /// The note at rest of a session that is about to be ended. Held for a change.
+    leaving: Mutex<Option<Box<Bytes>>>,
 }
 
 /// Hands what a transport reports to its cell, for as long as that exists.
@@ -78,6 +81,7 @@ impl UpstreamCell {
             this: this.clone(),
             has_heir: AtomicBool::new(false),
             permits: Mutex::default(),
+            leaving: Mutex::default(),
         })
     }
 
@@ -150,7 +154,8 @@ impl UpstreamCell {
                 .collect();
             outputs = &left;
         }
-        let identity = self.spec().map_or([0; 32], |spec| spec.identity);
+        let read = || self.spec().map_or([0; 32], |spec| spec.identity);
+        let identity = self.carrier.rotated().unwrap_or_else(read);
         let server = self.carrier.server();
         let shared = &self.shared;
         shared.rest.keep_upstream(
@@ -272,7 +277,7 @@ impl UpstreamCell {
 
     /// Serves the same server under an entry that is written otherwise.
     pub(super) fn adopt(&self, spec: Arc<EntrySpec>, rotated: bool) {
-        self.carrier.adopt(&spec.entry);
+        self.carrier.adopt(&spec);
         let settings = Box::new((*spec.settings).clone());
         *self.spec.lock() = Some(spec);
         self.input(Input::Settings(settings));
@@ -308,6 +313,25 @@ impl UpstreamCell {
         }
         self.driver.release();
         self.input(Input::Timer);
+    }
+
+    /// Its place is taken, and the record at rest is the other's from now on: should the process end
+    /// before the session is ended, the next start tells of it.
+    pub(super) fn note_leaving(&self) {
+        let Some(session) = self.rest else { return };
+        let Some(generation) = self.driver.machine().kept() else {
+            return;
+        };
+        let (rest, events) = (&self.shared.rest, &self.shared.events);
+        let note = rest.note_leaving(session, self.carrier.server(), generation, events);
+        *self.leaving.lock() = note.map(Box::new);
+    }
+
+    /// Takes that note back: the session is ended, or its end was tried.
+    pub(super) fn has_left(&self) {
+        if let Some(note) = self.leaving.lock().take() {
+            self.shared.rest.take_back(*note, &self.shared.events);
+        }
     }
 
     /// Goes out of service for the one that takes its place. The next input drives it.

@@ -215,6 +215,7 @@ impl Session {
             Input::StreamClosed(connection) => self.on_stream_closed(connection),
             Input::Upstream { server, event } => self.on_upstream(now, &server, event),
             Input::Entries(entries) => self.on_entries(now, entries),
+            Input::Keep => self.persist(),
             Input::Timer => {}
             Input::Close => self.close(now, &Fault::new(FaultKind::SessionEnded)),
         }

@@ -91,6 +91,8 @@ pub enum Input {
     },
     /// `/mcp`: the entries, or what is remembered of them, changed.
     Entries(Vec<EntryView>),
+    /// What is at rest of the session is to be written again: its last use there is old.
+    Keep,
     /// The deadline that the machine named has come.
     Timer,
     /// The session ends (DELETE, expiry, stop). Pending requests end in an error.

@@ -63,6 +63,14 @@ impl Serving {
         }
     }
 
+    /// The generation whose session the record at rest can resume ([`Upstream::kept`]).
+    pub fn kept(&self) -> Option<Generation> {
+        match self {
+            Self::Own(machine) => machine.kept(),
+            Self::Shared(machine) => machine.machine().kept(),
+        }
+    }
+
     /// When [`Input::Timer`] is due. Read it after [`Self::poll`] was drained.
     pub fn next_deadline(&self) -> Option<Moment> {
         match self {

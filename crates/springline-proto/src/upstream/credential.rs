@@ -100,6 +100,7 @@ impl Upstream {
         self.credential.reading = false;
         if changed {
             self.credential.epoch = self.credential.epoch.saturating_add(1);
+            self.persist_again();
         }
         let asked: Vec<CallKey> = self
             .pending

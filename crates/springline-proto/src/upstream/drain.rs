@@ -155,6 +155,14 @@ impl Upstream {
         can
     }
 
+    /// The generation whose session the record at rest can resume, if the server gave it an id.
+    pub fn kept(&self) -> Option<Generation> {
+        self.persisted.filter(|generation| {
+            let instance = self.instances.get(generation);
+            instance.is_some_and(|instance| instance.route.session_id.is_some())
+        })
+    }
+
     /// Whether this instance is one of this machine's.
     pub fn has(&self, generation: Generation) -> bool {
         self.instances.contains_key(&generation)

@@ -55,7 +55,7 @@ pub(super) struct Instance {
     /// What it announced; for lists, logging and subscriptions.
     pub(super) capabilities: Option<bytes::Bytes>,
     /// The raw `result` of its `initialize`, where that is kept.
-    pub(super) answer: Option<bytes::Bytes>,
+    pub(super) answer: Option<Box<bytes::Bytes>>,
     /// Bound of an abandoned handshake, or of the last words.
     pub(super) deadline: Option<Moment>,
     /// The one-shot of a session that was resumed after a restart of the gateway.

@@ -43,6 +43,17 @@ pub(super) fn is_gone_error(code: Option<i64>, text: &str) -> bool {
 }
 
 impl Refusal {
+    /// Whether the answer to an `initialize` says that there is no MCP endpoint at its URL. Whoever
+    /// answers with a JSON-RPC error is one.
+    pub(super) fn is_no_endpoint(&self) -> bool {
+        self.rpc_code.is_none()
+            && match self.status {
+                401 | 403 | 429 => false,
+                404 | 405 | 410 | 501 => true,
+                status => self.foreign && status < 500,
+            }
+    }
+
     /// The status and the server's words, cleaned.
     pub(super) fn for_people(&self) -> String {
         let mut text = format!("HTTP {}", self.status);
@@ -99,6 +110,7 @@ mod tests {
             status,
             rpc_code: code,
             text: text.into(),
+            foreign: false,
             retry_after: None,
             answer: None,
         }

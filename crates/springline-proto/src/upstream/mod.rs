@@ -515,12 +515,8 @@ impl Upstream {
 
     fn on_settings(&mut self, settings: UpstreamSettings) {
         self.config.settings = Arc::new(settings);
-        // With the settings may come another value of the same credential: the record goes with it.
-        if let Phase::Ready(generation) = self.phase
-            && self.persisted == Some(generation)
-        {
-            self.persist(generation);
-        }
+        // With the settings may come another value of the same credential.
+        self.persist_again();
     }
 
     fn on_retire(&mut self) {

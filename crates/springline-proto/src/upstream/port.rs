@@ -234,15 +234,17 @@ pub enum End {
     Refused(Refusal),
 }
 
-/// An HTTP answer that refuses a request.
+/// An HTTP answer that refuses a request; to `initialize` also a success of a foreign kind.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Refusal {
-    /// The status, 300 and above.
+    /// The status, 300 and above; to `initialize` also one of success.
     pub status: u16,
     /// The code of the JSON-RPC error in the body, if there is one.
     pub rpc_code: Option<i64>,
     /// The message of that error, or the head of the body as text; at most 4 KiB, untrusted.
     pub text: Box<str>,
+    /// Whether the body is of a kind that no MCP endpoint sends: a page for people.
+    pub foreign: bool,
     /// `Retry-After`.
     pub retry_after: Option<Duration>,
     /// The body, if it is a JSON-RPC error response. Whether it answers the request, its id tells.

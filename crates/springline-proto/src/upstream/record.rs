@@ -168,7 +168,7 @@ impl Upstream {
             instance.route = record.route;
             instance.capabilities = record.capabilities;
             instance.chance = Some(Chance::default());
-            instance.answer = record.answer;
+            instance.answer = record.answer.map(Box::new);
             machine.instances.insert(record.generation, instance);
             machine.phase = Phase::Ready(record.generation);
             machine.persisted = Some(record.generation);
@@ -202,7 +202,7 @@ impl Upstream {
         let instance = self.instances.get(&generation)?;
         let held = self.hello.as_ref()?;
         // Without an id there is no session to go on with, only an answer that may be old.
-        let answer = instance.answer.clone();
+        let answer = instance.answer.as_deref().cloned();
         let answer = answer.filter(|_| {
             instance.route.session_id.is_some() && json::same(&held.params, &hello.params)
         })?;
@@ -215,6 +215,16 @@ impl Upstream {
     pub(super) fn persist(&mut self, generation: Generation) {
         self.persisted = Some(generation);
         self.put_record(generation);
+    }
+
+    /// The session goes on with another value of its credentials: the record is kept with that one, or
+    /// the next start would not go on with it.
+    pub(super) fn persist_again(&mut self) {
+        if let Phase::Ready(generation) = self.phase
+            && self.persisted == Some(generation)
+        {
+            self.put_record(generation);
+        }
     }
 
     /// What a new instance must be told changed. The answer that brought it may be an older
@@ -255,7 +265,7 @@ impl Upstream {
             subscriptions,
             log_level,
             seen,
-            answer: resumable.and_then(|instance| instance.answer.clone()),
+            answer: resumable.and_then(|instance| instance.answer.as_deref().cloned()),
         };
         self.out.push_back(Output::Persist(Box::new(record)));
     }

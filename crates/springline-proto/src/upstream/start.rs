@@ -382,7 +382,13 @@ impl Upstream {
                     self.on_initialize_answer(now, generation, &answer);
                     return;
                 }
-                let failure = Self::failure_of(other);
+                // Where there was an endpoint once, it is only out of order.
+                let is_elsewhere = !self.was_ready
+                    && matches!(&other, End::Refused(refusal) if refusal.is_no_endpoint());
+                let mut failure = Self::failure_of(other);
+                if is_elsewhere {
+                    failure.kind = FaultKind::NotEndpoint;
+                }
                 self.fail_attempt(now, failure);
             }
         }
@@ -429,7 +435,7 @@ impl Upstream {
         if self.keeps_answer
             && let Some(instance) = self.instances.get_mut(&generation)
         {
-            instance.answer = Some(result.clone());
+            instance.answer = Some(Box::new(result.clone()));
         }
         self.persist(generation);
         self.emit(Event::Ready {
@@ -471,9 +477,14 @@ impl Upstream {
         self.phase = Phase::Idle;
         let retry_in = self.backoff.failed(now, &self.config.settings);
         let cause = format!("{}: {}", attempt.phase_name(), failure.cause);
+        let told = if failure.kind == FaultKind::NotEndpoint {
+            &format!("{}: {cause}", failure.kind.text())
+        } else {
+            &cause
+        };
         self.emit(Event::StartFailed {
             generation: attempt.generation,
-            cause: crate::error::sanitise(&cause, crate::error::CAUSE_MAX).into(),
+            cause: crate::error::sanitise(told, crate::error::CAUSE_MAX).into(),
             retry_in,
         });
         self.end_instance(attempt.generation, true, "handshake failed");

@@ -532,6 +532,7 @@ fn refusal(status: &str, rpc_code: Option<i64>, text: &str) -> End {
         status: status.parse().unwrap(),
         rpc_code,
         text: text.into(),
+        foreign: text.starts_with("page"),
         retry_after: None,
         answer: None,
     })

@@ -157,6 +157,7 @@ fn refused(status: u16) -> End {
         text: "no".into(),
         retry_after: None,
         answer: None,
+        foreign: false,
     })
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::json;
 use springline_fixture::{Action, FaultServer, Reply, Rule};
 
-use crate::harness::{CAPABILITIES, INITIALIZED, call, initialize, signal};
+use crate::harness::{CAPABILITIES, Gateway, INITIALIZED, call, initialize, signal};
 use crate::pipe::Pipe;
 
 /// A bridge that keeps its session under this name.
@@ -226,5 +226,53 @@ async fn nothing_is_kept_of_a_program_or_under_a_bad_name() {
         let (status, said) = Pipe::start(args).ended().await;
         assert_eq!(status.code(), Some(2), "{said}");
         assert!(said.contains("--resume"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn a_url_that_is_no_mcp_endpoint_is_called_so() {
+    let page = |status| {
+        Reply::status(status)
+            .header("content-type", "text/html; charset=utf-8")
+            .body("<!DOCTYPE html><title>Welcome to the wiki</title><p>A long page")
+    };
+    for (reply, told) in [
+        (
+            page(200),
+            "HTTP 200: text/html, titled \"Welcome to the wiki\"",
+        ),
+        (
+            page(404),
+            "HTTP 404: text/html, titled \"Welcome to the wiki\"",
+        ),
+        (Reply::status(405).body("Method Not Allowed"), "HTTP 405"),
+        (Reply::status(501), "HTTP 501"),
+    ] {
+        let server = FaultServer::start().await.unwrap();
+        server.fault(Rule::always("initialize", Action::Reply(reply)));
+        let mut pipe = Pipe::start(["bridge", &server.url]);
+        pipe.send(&[&initialize("2025-11-25", CAPABILITIES)]).await;
+        let answer = pipe.response().await;
+        let kind = crate::harness::fault(&answer);
+        assert_eq!(kind, ("NOT_MCP_ENDPOINT", "not_executed"), "{answer}");
+        let said = end(pipe).await;
+        for part in ["the URL is no MCP endpoint", told, "/mcp", "/sse"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        let gateway = Gateway::with(json!({ "s": { "url": server.url } })).await;
+        let client = gateway.client("/mcp/s");
+        let answer = client
+            .post(&initialize("2025-11-25", "{}"))
+            .await
+            .response();
+        assert_eq!(crate::harness::fault(&answer).0, "NOT_MCP_ENDPOINT");
+        let servers = tokio::process::Command::new(env!("CARGO_BIN_EXE_springline"))
+            .args(["servers", "--json", "--socket"])
+            .arg(gateway.folder.path().join("run/springline.sock"))
+            .output()
+            .await
+            .unwrap();
+        let servers = String::from_utf8(servers.stdout).unwrap();
+        assert!(servers.contains("the URL is no MCP endpoint"), "{servers}");
     }
 }

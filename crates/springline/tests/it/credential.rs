@@ -165,3 +165,24 @@ async fn a_server_that_was_seen_before_opens_a_session_even_while_it_refuses() {
         "charged y"
     );
 }
+
+#[tokio::test]
+async fn a_session_whose_token_was_rotated_in_its_life_goes_on_after_a_kill() {
+    let (server, gateway, client, folder) = setup().await;
+    want(&server, "two");
+    let path = folder.path().join("token");
+    write(&path, "two");
+    assert_eq!(
+        client.text(1, "charge", json!({"id": "a"})).await,
+        "charged a"
+    );
+    let config = json!({ "mcpServers": entry(&server, &path) });
+    let gateway = gateway.again("KILL", config).await;
+    let client = client.moved(&gateway);
+    assert_eq!(
+        client.text(2, "charge", json!({"id": "b"})).await,
+        "charged b"
+    );
+    let log = server.log();
+    assert_eq!((log.initializes, log.deletes), (1, 0));
+}

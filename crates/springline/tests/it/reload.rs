@@ -667,3 +667,39 @@ async fn no_session_is_ended_with_the_credentials_of_another_configuration() {
     }
     assert_eq!(server.log().deletes, 0);
 }
+
+#[tokio::test]
+async fn a_session_that_a_kill_kept_from_being_ended_is_told_of_at_the_next_start() {
+    let server = FaultServer::start().await.unwrap();
+    let gateway = Gateway::with(json!({ "s": web(&server, "old") })).await;
+    let client = gateway.open("/mcp/s").await;
+    let flight = client.later(&held(1, "flight"));
+    soon("the call", server.arrived("flight", 1)).await;
+    let changed = servers(json!({ "s": web(&server, "new") }));
+    reload(&gateway, &changed).await;
+    assert_eq!(
+        client.text(2, "charge", json!({"id": "new"})).await,
+        "charged new"
+    );
+    assert_eq!(deletes(&server.log()), [], "the old one still has a call");
+    let gateway = gateway.again("KILL", changed.clone()).await;
+    drop(flight.await);
+    let told = happened(&gateway, "session.left_to_expire", 1).await;
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0]["server"], "s");
+    // It is told once, and the session that took its place goes on.
+    let client = client.moved(&gateway);
+    assert_eq!(
+        client.text(3, "charge", json!({"id": "next"})).await,
+        "charged next"
+    );
+    assert_eq!(server.log().initializes, 2);
+    let gateway = gateway.again("KILL", changed).await;
+    client
+        .moved(&gateway)
+        .text(4, "charge", json!({"id": "last"}))
+        .await;
+    assert_eq!(events(&gateway, "session.left_to_expire").await.len(), 0);
+    assert_eq!(deletes(&server.log()), []);
+    server.release("flight");
+}

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{Machine, loaded};
+use super::{Machine, loaded, try_load};
 use springline_proto::settings::{SessionSettings, UpstreamSettings};
 
 use crate::config::{
@@ -227,15 +227,18 @@ fn paths_are_built_from_the_machine_where_nobody_names_them() {
 }
 
 #[test]
-fn an_empty_file_is_an_empty_configuration() {
-    for text in [
-        "",
-        "\n",
-        "// nothing yet\n",
-        "{}",
-        "{ \"mcpServers\": null }",
-    ] {
+fn an_object_without_servers_is_a_configuration_and_an_empty_file_is_none() {
+    for text in ["{}", "{ \"mcpServers\": null }", "// nothing yet\n{}"] {
         assert!(loaded(text, &Machine::new()).servers.is_empty(), "{text:?}");
+    }
+    for text in ["", "\n", "\u{feff}", "// nothing yet\n"] {
+        let refused = try_load(text, &Machine::new()).expect_err("no configuration");
+        let refused = refused.to_string();
+        assert!(refused.contains("json:1:1"), "{refused}");
+        assert!(
+            refused.contains("the file is empty") && refused.contains("`{}`"),
+            "{refused}"
+        );
     }
 }
 

@@ -81,6 +81,22 @@ fn other_listeners_check_hosts_only_against_a_list() {
 }
 
 #[test]
+fn a_request_line_that_names_a_host_is_held_to_the_same_rule() {
+    let settings = HttpSettings::default();
+    let check = |target: &str, arrival| {
+        guard::check_authority(&target.parse().unwrap(), arrival, &settings)
+    };
+    for target in ["/mcp", "http://localhost:7333/mcp", "http://[::1]/mcp"] {
+        assert_eq!(check(target, Arrival::Loopback), Ok(()), "{target}");
+    }
+    for target in ["http://evil.example/mcp", "http://localhost@evil.example/"] {
+        let refused = check(target, Arrival::Loopback);
+        assert_eq!(refused, Err(PlaceError::Host), "{target}");
+        assert_eq!(check(target, uid(1)), Ok(()), "{target}");
+    }
+}
+
+#[test]
 fn origins_are_checked_everywhere() {
     let settings = HttpSettings {
         allowed_origins: vec!["https://app.example".into()],

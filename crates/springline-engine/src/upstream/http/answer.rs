@@ -47,14 +47,7 @@ impl Media {
             b"text/event-stream" => return Self::EventStream,
             _ => {}
         }
-        let text = String::from_utf8_lossy(value.as_bytes());
-        let essence = text
-            .split(';')
-            .next()
-            .unwrap_or_default()
-            .trim()
-            .to_ascii_lowercase();
-        match essence.as_str() {
+        match kind_of(headers).as_str() {
             "" => Self::Unnamed,
             "application/json" => Self::Json,
             "text/event-stream" => Self::EventStream,
@@ -62,6 +55,15 @@ impl Media {
             _ => Self::Other,
         }
     }
+}
+
+/// The media type without its parameters; empty if none is named.
+fn kind_of(headers: &HeaderMap) -> String {
+    let value = headers.get(header::CONTENT_TYPE);
+    let text = value.map(|value| String::from_utf8_lossy(value.as_bytes()));
+    let text = text.as_deref().unwrap_or_default();
+    let essence = text.split(';').next().unwrap_or_default();
+    essence.trim().to_ascii_lowercase()
 }
 
 /// Reads the answer to a POST and reports what it holds. Cancel safe: dropping it closes the
@@ -87,6 +89,9 @@ pub(super) async fn read_post(exchange: &Exchange, purpose: Purpose, answer: Ans
         Media::EventStream if awaits => Box::pin(read_stream(exchange, answer, None)).await,
         Media::Json | Media::Unnamed => read_json(exchange, awaits, answer).await,
         Media::EventStream | Media::Other if !awaits => Box::pin(accepted(exchange, answer)).await,
+        Media::Other if purpose == Purpose::Initialize => {
+            End::Refused(Box::pin(refusal(exchange, answer)).await)
+        }
         Media::EventStream | Media::Other => Box::pin(other_media(answer)).await,
     }
 }
@@ -268,7 +273,7 @@ fn session_id(value: &[u8]) -> Result<Arc<str>, &'static str> {
         .map_err(|_| "the server minted a useless session id")
 }
 
-/// What a status above 299 says.
+/// What a status above 299 says, or a success of a kind that is no answer.
 async fn refusal(exchange: &Exchange, answer: Answer) -> Refusal {
     let Answer {
         status,
@@ -281,9 +286,15 @@ async fn refusal(exchange: &Exchange, answer: Answer) -> Refusal {
     let mut text = String::new();
     let mut rpc_code = None;
     let mut own = None;
+    let kind = kind_of(&headers);
+    let mut foreign = kind == "text/html" || status.is_success();
     if let Ok(mut inflow) = Inflow::new(body, &headers) {
         let (head, whole) = inflow.head(exchange.wire.limits.refusal_max).await;
         (rpc_code, text) = explain(&head, exchange.wire.limits.refusal_max);
+        foreign |= head.trim_ascii_start().starts_with(b"<") && !kind.contains("json");
+        if foreign {
+            text = describe_page(&kind, &head);
+        }
         if whole {
             after.give_back(&exchange.wire, inflow.into_body());
             // Cut short it would be no message.
@@ -306,8 +317,28 @@ async fn refusal(exchange: &Exchange, answer: Answer) -> Refusal {
         status: status.as_u16(),
         rpc_code,
         text: text.into_boxed_str(),
+        foreign,
         retry_after: retry_after(&headers, now),
         answer: own,
+    }
+}
+
+/// A body that is for people, by its kind and its title; what else it says would be a tangle.
+fn describe_page(kind: &str, head: &[u8]) -> String {
+    let kind = if kind.is_empty() { "a page" } else { kind };
+    let head = String::from_utf8_lossy(head);
+    // Byte by byte the same length, so that places in one are places in the other.
+    let lower = head.to_ascii_lowercase();
+    let title = lower.find("<title").and_then(|open| {
+        let begin = open + lower.get(open..)?.find('>')? + 1;
+        let end = begin + lower.get(begin..)?.find('<')?;
+        head.get(begin..end)
+    });
+    let kind = sanitise(kind, 80);
+    match title.map(|title| sanitise(title, EXCERPT_MAX)) {
+        Some(title) if !title.is_empty() => format!("{kind}, titled \"{title}\""),
+        _ if head.trim_start().starts_with('<') || head.trim().is_empty() => kind,
+        _ => format!("{kind}, which begins: {}", sanitise(&head, EXCERPT_MAX)),
     }
 }
 
@@ -386,7 +417,7 @@ mod tests {
 
     use http::HeaderMap;
 
-    use super::{Media, explain, retry_after, session_id};
+    use super::{Media, describe_page, explain, retry_after, session_id};
 
     #[test]
     fn media_types_are_known_in_any_spelling() {
@@ -428,6 +459,22 @@ mod tests {
         assert_eq!(explain(br#"{"error":"e"}"#, 99), (None, "e".to_owned()));
         assert_eq!(explain(b"<h1>\x1b[1mNo\xff", 99).0, None);
         assert!(!explain(b"<h1>\x1b[1mNo", 99).1.contains('\x1b'));
+    }
+
+    #[test]
+    fn a_page_is_told_by_its_kind_and_its_title() {
+        let page = |kind, body: &str| describe_page(kind, body.as_bytes());
+        assert_eq!(
+            page(
+                "text/html",
+                "<!DOCTYPE html><HTML><Title lang=en>Not\n Found</title>"
+            ),
+            "text/html, titled \"Not Found\""
+        );
+        assert_eq!(page("text/html", "<h1>No</h1>"), "text/html");
+        assert_eq!(page("", "<title>"), "a page");
+        assert_eq!(page("text/plain", "OK"), "text/plain, which begins: OK");
+        assert_eq!(page("image/png", ""), "image/png");
     }
 
     #[test]

@@ -116,6 +116,7 @@ pub(super) async fn request(wire: &Wire, instance: &Instance, ask: &Ask) -> Resu
                     status: answer.status.as_u16(),
                     rpc_code: None,
                     text: text.into_boxed_str(),
+                    foreign: false,
                     retry_after: None,
                     answer: None,
                 }));

@@ -234,3 +234,13 @@ fn a_call_of_before_that_the_journal_does_not_know_is_of_unknown_outcome() {
         ["g9 begin", "g9 event 3 OUTCOME_UNKNOWN unknown", "g9 end"]
     );
 }
+
+#[test]
+fn what_is_at_rest_is_written_again_when_asked_for_and_never_after_the_end() {
+    let mut player = played("");
+    assert!(player.play("keep").is_empty(), "nothing is open yet");
+    let mut player = played(OPEN);
+    assert_eq!(player.play("keep"), ["persist"]);
+    player.play("close");
+    assert!(player.play("keep").is_empty());
+}

@@ -155,6 +155,7 @@ impl Player {
                 Input::Timer
             }
             _ if word == "close" => Input::Close,
+            _ if word == "keep" => Input::Keep,
             _ if word == "entries" => Input::Entries(serverless(rest)),
             _ => Input::Upstream {
                 server: word.into(),

@@ -379,3 +379,42 @@ fn streams_that_stay_open_after_the_answer_are_dropped_when_there_are_many() {
     });
     opened_http(&calls);
 }
+
+#[test]
+fn a_url_where_no_mcp_endpoint_is_says_so_and_one_that_speaks_json_rpc_does_not() {
+    for answer in ["404", "405", "501", "200 none page", "400 none page"] {
+        http(&format!(
+            "
+            start 1
+            > open g1
+            g1 opened
+            > x1 to g1: initialize id 1 hello 1
+            x1 {answer}
+            > end g1
+            > failed 1 NOT_MCP_ENDPOINT not_executed: initialize: HTTP {}
+            ",
+            answer
+                .replacen(" none page", ": page", 1)
+                .replacen("501", "501: no", 1)
+                .replacen("404", "404: no", 1)
+                .replacen("405", "405: no", 1)
+        ));
+    }
+    for (answer, told) in [
+        ("404 -32000 gone", "HTTP 404, error -32000: gone"),
+        ("500", "HTTP 500: no"),
+        ("502 none page", "HTTP 502: page"),
+    ] {
+        http(&format!(
+            "
+            start 1
+            > open g1
+            g1 opened
+            > x1 to g1: initialize id 1 hello 1
+            x1 {answer}
+            > end g1
+            > failed 1 SERVER_START_FAILED not_executed: initialize: {told}
+            "
+        ));
+    }
+}

@@ -80,6 +80,7 @@ fn fresh_credentials_are_tried_on_the_same_session_first() {
         x1 401
         > read credentials
         credentials changed
+        > keep g1 session A
         > sent 2 to g1
         > x2 to g1 session A: tools/call id 2
         x2 result
