@@ -23,6 +23,8 @@ pub(super) struct Faults {
     known: BTreeMap<u64, (FaultKind, Outcome)>,
     /// Of calls up to this number nothing is certain any more.
     doubt: u64,
+    /// Calls up to this number are of before a restart.
+    before: u64,
 }
 
 impl Faults {
@@ -38,14 +40,16 @@ impl Faults {
     /// Calls up to this number are of before a restart: what the journal does not tell of them, nobody
     /// knows.
     pub(super) fn doubt_up_to(&mut self, number: u64) {
-        self.doubt = self.doubt.max(number);
+        self.before = self.before.max(number);
     }
 
-    /// What a client hears of an answer that is held no longer.
-    fn of(&self, number: u64) -> Fault {
+    /// What a client hears of an answer that is held no longer; `is_known` if the journal tells that
+    /// there was one.
+    fn of(&self, number: u64, is_known: bool) -> Fault {
+        let doubted = number <= self.doubt || (number <= self.before && !is_known);
         match self.known.get(&number) {
             Some((kind, outcome)) => Fault::new(*kind).outcome(*outcome),
-            None if number <= self.doubt => Fault::new(FaultKind::OutcomeUnknown),
+            None if doubted => Fault::new(FaultKind::OutcomeUnknown),
             None => Fault::new(FaultKind::ResultLost),
         }
     }
@@ -170,7 +174,8 @@ impl Session {
                 Some(Past::NotSent) => Fault::new(FaultKind::GatewayRestarted),
                 Some(Past::Sent) => Fault::new(FaultKind::OutcomeUnknown),
                 Some(Past::Lost) => Fault::new(FaultKind::ResultLost),
-                Some(Past::Answered(_)) | None => self.faults.of(number),
+                Some(Past::Answered(_)) => self.faults.of(number, true),
+                None => self.faults.of(number, false),
             };
             let data = fault.response(id).into();
             self.put_stream(
