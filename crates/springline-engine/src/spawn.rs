@@ -116,3 +116,41 @@ impl Errand {
         self.work
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn work_that_nobody_waits_for_any_more_goes_on_by_itself() {
+        let (begin, begun) = oneshot::channel::<()>();
+        let (tell, told) = oneshot::channel();
+        let mut errand = Errand::one();
+        errand.take_on("test", async move {
+            begun.await.unwrap();
+            tell.send(7).unwrap();
+        });
+        assert!(!errand.has_room(), "there is room for one");
+        let mut work = errand.into_work().unwrap();
+        poll_fn(|cx| {
+            assert!(!work.poll(cx), "it waits");
+            Poll::Ready(())
+        })
+        .await;
+        drop(work);
+        begin.send(()).unwrap();
+        assert_eq!(told.await, Ok(7));
+    }
+
+    #[test]
+    fn work_ends_where_there_is_no_runtime() {
+        let mut errand = Errand::one();
+        errand.take_on("test", std::future::pending());
+        drop(errand.into_work());
+        assert!(!Errand::none().has_room());
+    }
+}

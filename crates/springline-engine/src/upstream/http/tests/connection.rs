@@ -260,3 +260,50 @@ async fn localhost_is_dialled_in_both_families() {
     rig.send(2);
     assert!(rig.unsent().await.starts_with("127.0.0.1:"));
 }
+
+/// Polls the exchange in the test's own task, as the connection of a client does.
+#[tokio::test]
+async fn an_errand_is_run_by_who_waits_for_it_and_can_be_aborted() {
+    let mut rig = Rig::new().await;
+    let mut errand = Errand::one();
+    let body = Pieces::from(bytes::Bytes::from_static(CALL.as_bytes()));
+    let (id, purpose) = (ExchangeId(1), Purpose::Request);
+    rig.transport
+        .send(GEN, id, body.clone(), purpose, route(), false, &mut errand);
+    let mut work = errand.into_work().unwrap();
+    let run = std::future::poll_fn(|cx| {
+        if work.poll(cx) {
+            std::task::Poll::Ready(())
+        } else {
+            std::task::Poll::Pending
+        }
+    });
+    let answer = async {
+        let mut peer = rig.accept().await;
+        peer.request().await;
+        peer.json(ANSWER).await;
+        peer
+    };
+    let ((), mut peer) = tokio::join!(run, answer);
+    rig.message().await;
+    assert_eq!(rig.end().await, End::Complete);
+    let mut errand = Errand::one();
+    let id = ExchangeId(2);
+    rig.transport
+        .send(GEN, id, body, purpose, route(), false, &mut errand);
+    let mut work = errand.into_work().unwrap();
+    std::future::poll_fn(|cx| {
+        assert!(!work.poll(cx), "the server says nothing");
+        std::task::Poll::Ready(())
+    })
+    .await;
+    rig.transport.abort(GEN, id);
+    std::future::poll_fn(|cx| {
+        assert!(work.poll(cx), "it was dropped");
+        std::task::Poll::Ready(())
+    })
+    .await;
+    peer.request().await;
+    peer.closed().await;
+    assert!(rig.heard.try_recv().is_err(), "nothing is told of it");
+}
