@@ -194,6 +194,8 @@ pub(crate) fn of_session(
     let (name, facts) = match event {
         session::Event::Opened => ("session.opened", json!({})),
         session::Event::Closed => ("session.closed", json!({})),
+        session::Event::Reattached => ("session.reattached", json!({})),
+        session::Event::Abandoned => ("session.abandoned", json!({})),
         session::Event::Dropped { reason } => ("message.dropped", json!({ "reason": reason })),
     };
     (name, with(facts, "session", digest))

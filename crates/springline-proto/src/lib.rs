@@ -30,6 +30,7 @@ pub mod session;
 pub mod settings;
 pub mod shared;
 pub mod sse;
+pub mod tether;
 pub mod upstream;
 pub mod version;
 

@@ -121,6 +121,8 @@ pub struct SessionSettings {
     pub redelivery_bytes_max: usize,
     /// How long an event is kept for redelivery.
     pub redelivery_age_max: Duration,
+    /// How long a session of the socket waits for its client after a cut (issue 3).
+    pub comeback_max: Duration,
 }
 
 impl SessionSettings {
@@ -135,6 +137,7 @@ impl SessionSettings {
         redelivery_events_max: 1000,
         redelivery_bytes_max: 16 * 1024 * 1024,
         redelivery_age_max: Duration::from_hours(1),
+        comeback_max: Duration::from_mins(1),
     };
 }
 

@@ -22,7 +22,7 @@ pub const DETACHED: &str = "SPRINGLINE_DETACHED";
 
 /// How long a started gateway may take until its socket answers. It is ready within 100 ms on an
 /// idle machine.
-const START_PATIENCE: Duration = Duration::from_secs(15);
+pub(crate) const START_PATIENCE: Duration = Duration::from_secs(15);
 
 /// The pause between two looks at the socket.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);

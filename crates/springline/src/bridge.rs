@@ -381,7 +381,14 @@ pub async fn carry<G: Gate>(
                         break Err(Deaf);
                     }
                 }
-                Some(Part::Begin | Part::Accepted | Part::Json(_) | Part::Refuse { .. }) => {}
+                Some(
+                    Part::Begin
+                    | Part::Accepted
+                    | Part::Json(_)
+                    | Part::Refuse { .. }
+                    | Part::Welcome(_)
+                    | Part::Frame { .. }
+                ) => {}
                 Some(Part::End) | None => break Ok(()),
             },
             heard = front.heard() => match heard {

@@ -1,11 +1,10 @@
 //! `springline connect`: stdio to the gateway on the unix socket.
 //!
-//! Owns: the start of a gateway when a request needs one, and the repeated handshake with a gateway
-//! that came later. It must not know servers.
-//!
-//! What was pending when a gateway went away is answered with an error: the gateway keeps no
-//! session for us yet. The client's own session goes on with the next gateway.
+//! Owns: the connection, the attempts to have one, and the start of a gateway when a request needs
+//! one. It must not know servers, and decides nothing about messages: the tether does, which holds
+//! on to the session while gateways come and go.
 
+mod attempt;
 mod connection;
 mod refusal;
 
@@ -15,28 +14,22 @@ use std::time::Duration;
 
 use springline_engine::clock;
 use springline_engine::downstream::frame::Frame;
-use springline_proto::error::{Fault, FaultKind};
-use springline_proto::json::{self, Pieces};
-use springline_proto::message::{Kind, Message};
-use tokio::net::UnixStream;
-use tokio::time::{Instant, sleep, timeout};
+use springline_engine::downstream::hello::{ClientHello, Token};
+use springline_proto::call::Moment;
+use springline_proto::tether::{Input, Output, Tether, Want};
+use tokio::time::sleep;
 
-use self::connection::Connection;
+use self::attempt::{Attempt, Reached};
+use self::connection::{Connection, is_stopping};
 use self::refusal::AttachError;
-use crate::autostart::{self, StartSpec};
+use crate::autostart::{START_PATIENCE, StartSpec};
 use crate::stdio::{Deaf, Front, Heard, complain};
 
 /// How long a lost gateway is given to come back by other means before one is started.
 const RETURN_WAIT: Duration = Duration::from_secs(5);
 
-/// The pause between two attempts within that time.
-const RETURN_PAUSE: Duration = Duration::from_millis(100);
-
-/// How long the gateway may take for the upgrade and its hello.
-const HELLO_PATIENCE: Duration = Duration::from_secs(10);
-
-/// How long a repeated handshake may take: as long as a server may take to start, and a little.
-const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(75);
+/// The pause before the next attempt after one that failed.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// What `connect` is told.
 #[derive(Clone, Debug)]
@@ -73,21 +66,13 @@ pub async fn run(args: ConnectArgs) -> ExitCode {
     ExitCode::from(connect.exit)
 }
 
-/// What a new gateway has to be told before anything else.
-#[derive(Default)]
-struct Handshake {
-    initialize: Option<Message>,
-    initialized: Option<Message>,
-    /// How often it was repeated.
-    repeats: u64,
-}
-
 struct Connect {
     args: ConnectArgs,
+    tether: Tether,
+    /// Names the session on the gateway.
+    token: Option<Token>,
     connection: Option<Connection>,
-    handshake: Handshake,
-    /// When a gateway went away without saying so.
-    lost_at: Option<Instant>,
+    attempt: Option<Attempt>,
     /// The exit code: that of the last failure, unless there ever was a session.
     exit: u8,
     /// Whether there ever was one.
@@ -96,11 +81,17 @@ struct Connect {
 
 impl Connect {
     fn new(args: ConnectArgs) -> Self {
+        // Who may not start a gateway waits as long as one who may would take for that.
+        let wait = match args.start {
+            Some(_) => RETURN_WAIT,
+            None => RETURN_WAIT + START_PATIENCE,
+        };
         Self {
+            tether: Tether::new(args.server.clone(), wait),
             args,
+            token: None,
             connection: None,
-            handshake: Handshake::default(),
-            lost_at: None,
+            attempt: None,
             exit: 0,
             was_attached: false,
         }
@@ -108,195 +99,187 @@ impl Connect {
 
     async fn carry(&mut self, front: &mut Front) -> Result<(), Deaf> {
         loop {
-            if front.is_finished() && !front.is_waiting() {
+            if front.is_finished() && !self.tether.is_waiting() {
                 return Ok(());
             }
-            let is_idle = !front.is_waiting();
-            if is_idle
-                && let Some(connection) =
-                    self.connection.take_if(|connection| connection.is_stopping)
-            {
-                connection.end().await;
-            }
+            self.seek();
+            let is_full = self.tether.is_full();
             tokio::select! {
                 biased;
-                frame = next(&mut self.connection) => self.on_frame(frame, front).await?,
-                heard = front.heard() => match heard {
-                    Heard::Message(message) => self.on_message(message, front).await?,
+                frame = next(&mut self.connection) => self.on_frame(frame),
+                reached = reached(&mut self.attempt) => {
+                    self.attempt = None;
+                    self.on_reached(reached, front);
+                }
+                heard = hear(front, is_full) => match heard {
+                    Heard::Message(message) => self.tell(Input::Client(message)),
                     Heard::Malformed(error) => front.refuse(&error).await?,
                     Heard::Finished => {}
                     Heard::Deaf => return Err(Deaf),
                 },
+                () = until(self.tether.next_deadline()) => self.tell(Input::Timer),
             }
+            self.perform(front).await?;
         }
     }
 
-    async fn on_frame(
-        &mut self,
-        frame: std::io::Result<Option<Frame>>,
-        front: &mut Front,
-    ) -> Result<(), Deaf> {
-        let Some(connection) = &mut self.connection else {
-            return Ok(());
-        };
+    fn tell(&mut self, input: Input) {
+        self.tether.handle(clock::moment(), input);
+    }
+
+    /// Begins the attempt that is wanted now, if another one is under way or none.
+    fn seek(&mut self) {
+        let want = self.tether.want(clock::moment());
+        match (want, &self.attempt) {
+            (Want::Gateway, None) => self.attempt = Some(Attempt::look(&self.args, Duration::ZERO)),
+            (Want::Start, None) => self.attempt = Some(Attempt::start(&self.args)),
+            (Want::Start, Some(attempt)) if attempt.only_looks => {
+                self.attempt = Some(Attempt::start(&self.args));
+            }
+            (Want::Gateway | Want::Start, Some(_)) | (Want::Nothing, _) => {}
+        }
+    }
+
+    fn on_reached(&mut self, reached: Result<Reached, AttachError>, front: &mut Front) {
+        match reached {
+            Ok(Reached::Socket(stream)) => {
+                let token = self.token.clone().filter(|_| self.tether.has_session());
+                let hello = ClientHello {
+                    session: token,
+                    comeback: self.tether.comeback(),
+                };
+                self.attempt = Some(Attempt::greet(&self.args, stream, hello));
+            }
+            Ok(Reached::Gateway(connection, hello)) => {
+                self.connection = Some(connection);
+                self.token = hello.session;
+                (self.exit, self.was_attached) = (0, true);
+                self.tell(Input::Attached {
+                    is_resumed: hello.is_resumed,
+                    welcome: hello.welcome,
+                });
+            }
+            Err(error) => self.on_failed(&error, front),
+        }
+    }
+
+    fn on_failed(&mut self, error: &AttachError, front: &mut Front) {
+        let is_patient = self.tether.want(clock::moment()) == Want::Gateway;
+        if !(error.is_passing() && is_patient) && self.tether.is_waiting() {
+            front.complain(&error.to_string());
+            if !self.was_attached {
+                self.exit = error.exit();
+            }
+            let error = error.to_json();
+            self.tell(Input::Refused { error });
+        }
+        if self.tether.want(clock::moment()) == Want::Gateway {
+            self.attempt = Some(Attempt::look(&self.args, RETRY_PAUSE));
+        }
+    }
+
+    fn on_frame(&mut self, frame: std::io::Result<Option<Frame>>) {
         match frame {
-            Ok(Some(Frame::Message { body, .. })) => {
-                connection.acknowledge_if_due().await;
-                front.pass(body).await
+            Ok(Some(Frame::Message {
+                number,
+                received,
+                body,
+            })) => {
+                let body = body.to_bytes();
+                self.tell(Input::Frame {
+                    number,
+                    received,
+                    body,
+                });
             }
-            Ok(Some(Frame::Note(_) | Frame::Ack(_) | Frame::Hello(_) | Frame::Unknown)) => Ok(()),
-            Ok(Some(Frame::End(_))) => self.lose(front, true).await,
-            Ok(None) | Err(_) => self.lose(front, false).await,
-        }
-    }
-
-    /// The gateway is gone: what is pending gets its one answer.
-    async fn lose(&mut self, front: &mut Front, is_orderly: bool) -> Result<(), Deaf> {
-        let was_told = self
-            .connection
-            .take()
-            .is_some_and(|connection| connection.is_stopping);
-        if !is_orderly && !was_told {
-            self.lost_at = Some(clock::now());
-        }
-        if front.is_waiting() {
-            let text = "the gateway went away before it answered";
-            front.complain(text);
-            let fault = Fault::new(FaultKind::OutcomeUnknown).because(text);
-            front.fail_pending(&fault.to_json()).await?;
-        }
-        Ok(())
-    }
-
-    async fn on_message(&mut self, message: Message, front: &mut Front) -> Result<(), Deaf> {
-        let is_initialize = message.method().as_deref() == Some("initialize");
-        match message.method().as_deref() {
-            Some("initialize") if message.kind() == Kind::Request => {
-                self.handshake.initialize = Some(message.clone());
-                self.handshake.initialized = None;
-            }
-            Some("notifications/initialized") => {
-                self.handshake.initialized = Some(message.clone());
-            }
-            _ => {}
-        }
-        if self.connection.is_none() {
-            // Nothing but a request is worth a gateway; the rest belongs to a session that is gone.
-            if message.kind() != Kind::Request {
-                return Ok(());
-            }
-            match self.attach(front, !is_initialize).await {
-                Ok(connection) => {
-                    self.connection = Some(connection);
-                    self.lost_at = None;
-                    (self.exit, self.was_attached) = (0, true);
+            Ok(Some(Frame::Ack(received))) => self.tell(Input::Acknowledged(received)),
+            Ok(Some(Frame::Note(note))) => {
+                if is_stopping(&note) {
+                    self.tell(Input::Stopping);
                 }
-                Err(AttachError::Deaf(deaf)) => return Err(deaf),
-                Err(error) => {
-                    front.complain(&error.to_string());
-                    if !self.was_attached {
-                        self.exit = error.exit();
+            }
+            Ok(Some(Frame::Hello(_) | Frame::Unknown)) => {}
+            Ok(Some(Frame::End(_))) => {
+                self.connection = None;
+                self.tell(Input::Ended);
+            }
+            Ok(None) | Err(_) => self.lose(),
+        }
+    }
+
+    fn lose(&mut self) {
+        self.connection = None;
+        self.tell(Input::Cut);
+    }
+
+    /// Does what the tether wants.
+    async fn perform(&mut self, front: &mut Front) -> Result<(), Deaf> {
+        while let Some(output) = self.tether.poll() {
+            let frame = match output {
+                Output::ToClient(data) => {
+                    front.pass(data).await?;
+                    continue;
+                }
+                Output::ToGateway {
+                    number,
+                    received,
+                    body,
+                } => Frame::Message {
+                    number,
+                    received,
+                    body,
+                },
+                Output::Acknowledge(received) => Frame::Ack(received),
+                Output::Leave => {
+                    self.connection = None;
+                    continue;
+                }
+                Output::Abandon(why) => {
+                    if let Some(connection) = self.connection.take() {
+                        connection.end().await;
                     }
-                    return front.fail_pending(&error.to_json()).await;
+                    self.on_failed(&AttachError::Handshake(why), front);
+                    continue;
                 }
-            }
-        }
-        if let Some(connection) = &mut self.connection
-            && connection.send(Pieces::from(&message)).await.is_err()
-        {
-            return self.lose(front, false).await;
-        }
-        Ok(())
-    }
-
-    async fn attach(
-        &mut self,
-        front: &mut Front,
-        repeats_handshake: bool,
-    ) -> Result<Connection, AttachError> {
-        let start = self.args.start.as_ref();
-        let log_end = start.map_or(0, |spec| autostart::log_end(&spec.log));
-        let dialled = tokio::select! {
-            dialled = dial(&self.args, self.lost_at) => dialled,
-            () = front.deaf() => return Err(Deaf.into()),
-        };
-        let connection = Connection::open(dialled?, &self.args);
-        let mut connection = match timeout(HELLO_PATIENCE, connection).await? {
-            Ok(connection) => connection,
-            Err(error) => return Err(error.explained(start, log_end).await),
-        };
-        if repeats_handshake {
-            let repeated = tokio::time::timeout(
-                HANDSHAKE_PATIENCE,
-                self.handshake.repeat(&mut connection, front),
-            );
-            repeated.await??;
-        }
-        Ok(connection)
-    }
-}
-
-impl Handshake {
-    /// Does for a new session what the client did for its first.
-    async fn repeat(
-        &mut self,
-        connection: &mut Connection,
-        front: &mut Front,
-    ) -> Result<(), AttachError> {
-        let Some(initialize) = &self.initialize else {
-            return Ok(());
-        };
-        self.repeats += 1;
-        let id = json::quote(&format!("springline-connect-{}", self.repeats));
-        connection.send(initialize.with_id(id.as_bytes())).await?;
-        loop {
-            let body = match connection.next().await? {
-                Some(Frame::Message { body, .. }) => body,
-                Some(Frame::End(_)) | None => {
-                    return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
-                }
-                Some(_) => continue,
             };
-            let answer = Message::parse(body.to_bytes()).ok();
-            match answer.filter(|answer| answer.id().as_deref() == Some(id.as_bytes())) {
-                Some(answer) if answer.kind() == Kind::Result => break,
-                Some(answer) => {
-                    let error = answer.error().unwrap_or_default();
-                    return Err(AttachError::Handshake(
-                        String::from_utf8_lossy(&error).into_owned(),
-                    ));
-                }
-                None => front.pass(body).await?,
+            // What was meant for a connection that broke meanwhile is sent on the next.
+            if let Some(connection) = &mut self.connection
+                && connection.send(frame).await.is_err()
+            {
+                self.lose();
             }
         }
-        if let Some(initialized) = &self.initialized {
-            connection.send(Pieces::from(initialized)).await?;
-        }
         Ok(())
-    }
-}
-
-/// Connects to the gateway. One that went away is given some time before another is started.
-async fn dial(args: &ConnectArgs, lost_at: Option<Instant>) -> Result<UnixStream, AttachError> {
-    loop {
-        let error = match UnixStream::connect(&args.socket).await {
-            Ok(stream) => return Ok(stream),
-            Err(error) => error,
-        };
-        if lost_at.is_some_and(|lost_at| clock::now() < lost_at + RETURN_WAIT) {
-            sleep(RETURN_PAUSE).await;
-            continue;
-        }
-        return match &args.start {
-            Some(spec) => Ok(autostart::connect_or_start(&args.socket, spec).await?),
-            None => Err(AttachError::absent(&args.socket, &error)),
-        };
     }
 }
 
 async fn next(connection: &mut Option<Connection>) -> std::io::Result<Option<Frame>> {
     match connection {
         Some(connection) => connection.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What the client does next; one that sent more than can be held is not read for a while. Cancel
+/// safe as [`Front::heard`].
+async fn hear(front: &mut Front, is_full: bool) -> Heard {
+    if is_full {
+        front.deaf().await;
+        return Heard::Deaf;
+    }
+    front.heard().await
+}
+
+async fn reached(attempt: &mut Option<Attempt>) -> Result<Reached, AttachError> {
+    match attempt {
+        Some(attempt) => attempt.done().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn until(deadline: Option<Moment>) {
+    match deadline {
+        Some(deadline) => sleep(deadline.since(clock::moment())).await,
         None => std::future::pending().await,
     }
 }

@@ -225,17 +225,6 @@ impl Front {
             .await
     }
 
-    /// Answers everything that is pending with this error.
-    ///
-    /// # Errors
-    /// As [`Front::pass`].
-    pub async fn fail_pending(&mut self, error: &str) -> Result<(), Deaf> {
-        for id in std::mem::take(&mut self.pending) {
-            self.say(error_response(Some(&id), error).into()).await?;
-        }
-        Ok(())
-    }
-
     /// Whether the client waits for an answer.
     pub fn is_waiting(&self) -> bool {
         !self.pending.is_empty()

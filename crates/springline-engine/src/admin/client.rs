@@ -82,7 +82,7 @@ impl Client {
             let data = match part {
                 Part::Json(data) | Part::Event { data, .. } => data.to_bytes(),
                 Part::Refuse { body, .. } => body,
-                Part::Begin | Part::Accepted => continue,
+                Part::Begin | Part::Accepted | Part::Welcome(_) | Part::Frame { .. } => continue,
                 Part::End => break,
             };
             // The priming event has no data; notifications are of no use here.

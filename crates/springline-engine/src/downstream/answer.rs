@@ -206,9 +206,14 @@ async fn drive<P: Parts>(
             }
             Some(Part::Begin) => {}
             // A stream has begun: nothing else can be said on it.
-            Some(Part::Accepted | Part::Json(_) | Part::Refuse { .. } | Part::End) => {
-                return Ok(());
-            }
+            Some(
+                Part::Accepted
+                | Part::Json(_)
+                | Part::Refuse { .. }
+                | Part::Welcome(_)
+                | Part::Frame { .. }
+                | Part::End,
+            ) => return Ok(()),
             None if parts.is_cut() => return Err(Cut),
             None => return Ok(()),
         }

@@ -1,8 +1,7 @@
 //! The gateway's end of `connect`: an upgraded connection on the unix socket.
 //!
-//! Owns: the upgrade, the numbering of frames and their acknowledgement. It must not know what
-//! messages say. A connection that breaks ends its session: the frames leave room for taking a
-//! session up again, but nothing keeps one yet.
+//! Owns: the upgrade, the hellos, and when what was taken is acknowledged. It must not know what
+//! messages say, nor what a client that comes back has missed: the session does.
 
 #![expect(
     clippy::result_large_err,
@@ -11,24 +10,26 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use springline_proto::call::Connection;
 use springline_proto::error::{error_response, plain_error};
 use springline_proto::message::Message;
-use springline_proto::session::{Endpoint, Part};
+use springline_proto::session::{Comeback, Downstream, Endpoint, Part};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 use super::answer::{self, Answer};
-use super::frame::{ACK_EVERY, Frame, FrameReader, PROTOCOL};
-use super::port::{OpenError, Parts as _, Session};
+use super::frame::{ACK_EVERY, ACK_EVERY_BYTES, Frame, FrameReader, PROTOCOL};
+use super::hello::{ClientHello, GatewayHello, Token};
+use super::port::{Gate, OpenError, Parts, Principal, Session};
 use super::raised;
+use super::server::HttpServer;
 
 /// The path that `connect` upgrades on.
 pub const PATH: &str = "/connect";
@@ -91,19 +92,30 @@ pub(crate) fn switching() -> Answer {
     answer
 }
 
-/// One attached `connect`.
-pub(crate) struct Pipe<S> {
-    pub(crate) session: Arc<S>,
+/// One connection of a `connect`.
+pub(crate) struct Pipe<G> {
+    pub(crate) server: Arc<HttpServer<G>>,
+    pub(crate) principal: Principal,
+    pub(crate) endpoint: Endpoint,
     pub(crate) frame_max: usize,
     pub(crate) heartbeat: Duration,
     pub(crate) stopping: watch::Receiver<bool>,
     pub(crate) cut: watch::Receiver<bool>,
 }
 
-impl<S: Session> Pipe<S> {
-    /// Carries messages both ways until either side ends; then the session ends too.
+/// How a client left.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Leave {
+    /// With a goodbye: nobody comes back.
+    Done,
+    /// Its connection is gone; it may come back.
+    Cut,
+}
+
+impl<G: Gate> Pipe<G> {
+    /// Carries messages both ways until either side ends. A client that says goodbye ends its
+    /// session; one that is cut finds it again.
     pub(crate) async fn run(self, upgrade: OnUpgrade) {
-        let session = Arc::clone(&self.session);
         match timeout(HELLO_PATIENCE, upgrade).await {
             Ok(Ok(upgraded)) => {
                 if let Err(error) = self.carry(TokioIo::new(upgraded)).await {
@@ -113,7 +125,6 @@ impl<S: Session> Pipe<S> {
             Ok(Err(error)) => tracing::debug!(%error, "an upgrade failed"),
             Err(_) => tracing::debug!("an upgrade did not come"),
         }
-        session.close();
     }
 
     async fn carry<T>(self, stream: T) -> io::Result<()>
@@ -122,88 +133,100 @@ impl<S: Session> Pipe<S> {
     {
         let (read, mut write) = tokio::io::split(stream);
         let mut reader = FrameReader::new(read, self.frame_max);
-        let hello = timeout(HELLO_PATIENCE, reader.next()).await??;
-        if !matches!(hello, Some(Frame::Hello(_))) {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "the first frame is no hello",
-            ));
-        }
-        Frame::Hello(hello_text()).write(&mut write).await?;
-        let received = AtomicU64::new(0);
+        let hello = match timeout(HELLO_PATIENCE, reader.next()).await?? {
+            Some(Frame::Hello(json)) => ClientHello::parse(&json),
+            _ => return Err(invalid("the first frame is no hello")),
+        };
+        let (session, is_resumed) = match self.session(&hello) {
+            Ok(found) => found,
+            Err(error) => {
+                let text = serde_json::json!({"reason": "refused", "message": error.to_string()});
+                return Frame::End(text.to_string().into()).write(&mut write).await;
+            }
+        };
+        let comeback = if is_resumed {
+            hello.comeback
+        } else {
+            Comeback::default()
+        };
+        let (connection, mut parts) = session.attach(comeback);
+        let Some(Part::Welcome(welcome)) = parts.next().await else {
+            return Frame::End(Bytes::from_static(ENDED))
+                .write(&mut write)
+                .await;
+        };
+        let acked = welcome.taken;
+        let hello = GatewayHello {
+            is_resumed,
+            session: Some(Token::new(session.id())),
+            welcome,
+        };
+        Frame::Hello(hello.to_json()).write(&mut write).await?;
         let owed = Notify::new();
         let mut cut = self.cut.clone();
-        tokio::select! {
-            ended = self.take(&mut reader, &received, &owed) => ended,
-            ended = self.give(&mut write, &received, &owed) => ended,
-            () = raised(&mut cut) => Ok(()),
-        }
-    }
-
-    /// Takes the client's frames until it ends.
-    async fn take<R: AsyncRead + Unpin>(
-        &self,
-        reader: &mut FrameReader<R>,
-        received: &AtomicU64,
-        owed: &Notify,
-    ) -> io::Result<()> {
-        let mut expected = 1;
-        while let Some(frame) = reader.next().await? {
-            match frame {
-                Frame::Message { number, body, .. } if number == expected => {
-                    expected += 1;
-                    received.store(number, Ordering::Release);
-                    self.session.line(Message::parse(body.to_bytes()));
-                    if number % ACK_EVERY == 0 {
-                        owed.notify_one();
-                    }
-                }
-                Frame::Message { .. } => {
-                    let text = "a frame is out of order";
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, text));
-                }
-                Frame::End(_) => return Ok(()),
-                Frame::Hello(_) | Frame::Ack(_) | Frame::Note(_) | Frame::Unknown => {}
+        let left = tokio::select! {
+            left = take(&session, connection, &mut reader, &owed) => left?,
+            given = self.give(&session, &mut parts, &mut write, &owed, acked) => {
+                given?;
+                Leave::Cut
             }
+            () = raised(&mut cut) => Leave::Cut,
+        };
+        if left == Leave::Done {
+            session.close();
         }
         Ok(())
+    }
+
+    /// The session that the client names, else a new one.
+    fn session(&self, hello: &ClientHello) -> Result<(Arc<G::Session>, bool), OpenError> {
+        let gate = self.server.gate();
+        let named = hello.session.as_ref();
+        let found =
+            named.and_then(|token| gate.take_up(token.as_str(), &self.principal, &self.endpoint));
+        match found {
+            Some(session) => Ok((session, true)),
+            None => gate
+                .open(&self.principal, self.endpoint.clone(), Downstream::Socket)
+                .map(|session| (session, false)),
+        }
     }
 
     /// Gives the session's messages and acknowledgements to the client until the session ends.
     async fn give<W: AsyncWrite + Unpin>(
         &self,
+        session: &Arc<G::Session>,
+        parts: &mut <G::Session as Session>::Parts,
         write: &mut W,
-        received: &AtomicU64,
         owed: &Notify,
+        mut acked: u64,
     ) -> io::Result<()> {
-        let mut parts = self.session.pipe();
         let mut stopping = self.stopping.clone();
         let mut is_told = false;
-        let mut number = 0;
-        let mut acked = 0;
         loop {
             let frame = tokio::select! {
                 biased;
                 part = parts.next() => match part {
-                    Some(Part::Event { data, .. }) => {
-                        number += 1;
-                        acked = received.load(Ordering::Acquire);
+                    Some(Part::Frame { number, data }) => {
+                        acked = session.taken();
                         Frame::Message { number, received: acked, body: data }
                     }
-                    Some(Part::Begin | Part::Accepted | Part::Json(_) | Part::Refuse { .. }) => {
-                        continue;
-                    }
-                    Some(Part::End) | None => {
-                        let end = Bytes::from_static(br#"{"reason":"session-ended"}"#);
-                        return Frame::End(end).write(write).await;
-                    }
+                    Some(
+                        Part::Begin
+                        | Part::Accepted
+                        | Part::Json(_)
+                        | Part::Refuse { .. }
+                        | Part::Event { .. }
+                        | Part::Welcome(_)
+                    ) => continue,
+                    Some(Part::End) | None => return Frame::End(Bytes::from_static(ENDED)).write(write).await,
                 },
                 () = raised(&mut stopping), if !is_told => {
                     is_told = true;
                     Frame::Note(Bytes::from_static(br#"{"stopping":true}"#))
                 }
                 () = pause(owed, self.heartbeat) => {
-                    let last = received.load(Ordering::Acquire);
+                    let last = session.taken();
                     if last == acked {
                         continue;
                     }
@@ -216,15 +239,50 @@ impl<S: Session> Pipe<S> {
     }
 }
 
+/// The last frame of a session that is over.
+const ENDED: &[u8] = br#"{"reason":"session-ended"}"#;
+
+/// Takes the client's frames until it goes.
+async fn take<S: Session, R: AsyncRead + Unpin>(
+    session: &Arc<S>,
+    connection: Connection,
+    reader: &mut FrameReader<R>,
+    owed: &Notify,
+) -> io::Result<Leave> {
+    let mut bytes = 0;
+    while let Some(frame) = reader.next().await? {
+        match frame {
+            Frame::Message {
+                number,
+                received,
+                body,
+            } => {
+                bytes += body.len();
+                session.frame(
+                    connection,
+                    number,
+                    received,
+                    Message::parse(body.to_bytes()),
+                );
+                if number % ACK_EVERY == 0 || bytes >= ACK_EVERY_BYTES {
+                    bytes = 0;
+                    owed.notify_one();
+                }
+            }
+            Frame::Ack(received) => session.acknowledged(connection, received),
+            Frame::End(_) => return Ok(Leave::Done),
+            Frame::Hello(_) | Frame::Note(_) | Frame::Unknown => {}
+        }
+    }
+    Ok(Leave::Cut)
+}
+
+fn invalid(text: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
 /// Until an acknowledgement is owed, or the heartbeat has passed.
 async fn pause(owed: &Notify, heartbeat: Duration) {
     // Either is a reason to look.
     drop(timeout(heartbeat, owed.notified()).await);
-}
-
-fn hello_text() -> Bytes {
-    Bytes::from(format!(
-        r#"{{"version":"{}","resumed":false}}"#,
-        env!("CARGO_PKG_VERSION")
-    ))
 }

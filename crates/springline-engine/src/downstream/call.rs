@@ -133,9 +133,15 @@ impl<G: Gate> Call<'_, G> {
                 answer::stream(EventBody::new(parts, manners))
             }
             Some(Part::Refuse { status, body }) => refused(status, body),
-            Some(Part::Accepted | Part::Json(_) | Part::Event { .. } | Part::End) | None => {
-                session_not_found(None)
-            }
+            Some(
+                Part::Accepted
+                | Part::Json(_)
+                | Part::Event { .. }
+                | Part::Welcome(_)
+                | Part::Frame { .. }
+                | Part::End,
+            )
+            | None => session_not_found(None),
         }
     }
 
@@ -232,13 +238,15 @@ impl<G: Gate> Call<'_, G> {
                 named(answer::stream(EventBody::new(parts, manners)), opened)
             }
             Some(Part::Refuse { status, body }) => refused(status, body),
-            Some(Part::Event { .. } | Part::End) | None => match id {
-                Some(id) => answer::json(
-                    StatusCode::OK,
-                    Fault::new(FaultKind::SessionEnded).response(&id),
-                ),
-                None => answer::bare(StatusCode::ACCEPTED),
-            },
+            Some(Part::Event { .. } | Part::Welcome(_) | Part::Frame { .. } | Part::End) | None => {
+                match id {
+                    Some(id) => answer::json(
+                        StatusCode::OK,
+                        Fault::new(FaultKind::SessionEnded).response(&id),
+                    ),
+                    None => answer::bare(StatusCode::ACCEPTED),
+                }
+            }
         }
     }
 }

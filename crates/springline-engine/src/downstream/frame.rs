@@ -18,6 +18,9 @@ pub const PROTOCOL: &str = "springline/1";
 /// Messages after which a receiver acknowledges even when it has nothing to send.
 pub const ACK_EVERY: u64 = 64;
 
+/// Bytes of messages after which it does so as well: its peer keeps them until then.
+pub const ACK_EVERY_BYTES: usize = 256 * 1024;
+
 /// Bytes that the head of a frame may have: a letter, two numbers and blanks.
 const HEAD_MAX: usize = 64;
 

@@ -11,6 +11,7 @@ pub mod body;
 mod call;
 pub mod frame;
 pub mod guard;
+pub mod hello;
 pub mod listen;
 pub mod port;
 pub mod route;

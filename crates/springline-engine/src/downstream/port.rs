@@ -7,8 +7,9 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
+use springline_proto::call::Connection;
 use springline_proto::message::{Message, ParseError};
-use springline_proto::session::{Accept, Downstream, Endpoint, Part};
+use springline_proto::session::{Accept, Comeback, Downstream, Endpoint, Part};
 use springline_proto::version::Version;
 
 /// Who a session belongs to. A session is found by its own principal only (I9).
@@ -74,8 +75,21 @@ pub trait Gate: Send + Sync + 'static {
         kind: Downstream,
     ) -> Result<Arc<Self::Session>, OpenError>;
 
-    /// The session with this wire id, if it belongs to this principal and this endpoint.
+    /// Whether a session may be opened now, so that a refusal can come before an upgrade.
+    fn admits(&self, endpoint: &Endpoint) -> Result<(), OpenError>;
+
+    /// The session with this wire id, if it belongs to this principal and this endpoint and is
+    /// spoken to by HTTP.
     fn find(
+        &self,
+        id: &str,
+        principal: &Principal,
+        endpoint: &Endpoint,
+    ) -> Option<Arc<Self::Session>>;
+
+    /// The same for a session of the socket, whose client comes back to it. Another principal's is
+    /// answered like an unknown one.
+    fn take_up(
         &self,
         id: &str,
         principal: &Principal,
@@ -105,6 +119,21 @@ pub trait Session: Send + Sync + 'static {
     fn pipe(self: &Arc<Self>) -> Self::Parts;
     /// Takes one line of the pipe's client.
     fn line(&self, message: Result<Message, ParseError>);
+    /// Attaches the socket, in place of an older connection: the first part is the welcome, each
+    /// other one a frame.
+    fn attach(self: &Arc<Self>, comeback: Comeback) -> (Connection, Self::Parts);
+    /// Takes a frame of the socket's client: its number, and the last one of ours that it has.
+    fn frame(
+        &self,
+        connection: Connection,
+        number: u64,
+        received: u64,
+        line: Result<Message, ParseError>,
+    );
+    /// The socket's client has our frames up to this one.
+    fn acknowledged(&self, connection: Connection, received: u64);
+    /// The last frame of the socket's client that was taken, crash-durable: it may be acknowledged.
+    fn taken(&self) -> u64;
     /// Ends the session.
     fn close(&self);
 }

@@ -12,7 +12,6 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::RwLock;
-use springline_proto::session::Downstream;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::watch;
@@ -168,6 +167,11 @@ impl<G: Gate> HttpServer<G> {
         self.cut.send_replace(true);
     }
 
+    /// Where sessions are opened and found.
+    pub(crate) fn gate(&self) -> &G {
+        &self.desk.gate
+    }
+
     /// How many connections there are.
     pub fn connections(&self) -> usize {
         *self.live.borrow()
@@ -235,7 +239,7 @@ impl<G: Gate> HttpServer<G> {
         self.desk.answer(request, arrival, &settings).await
     }
 
-    /// Opens a session for `connect` and hands the connection over to its frames.
+    /// Hands the connection of a `connect` over to its frames.
     fn attach(
         self: &Arc<Self>,
         mut request: Request<Incoming>,
@@ -246,16 +250,13 @@ impl<G: Gate> HttpServer<G> {
             Ok(endpoint) => endpoint,
             Err(answer) => return answer,
         };
-        let opened = self
-            .desk
-            .gate
-            .open(&Principal::Uid(uid), endpoint.clone(), Downstream::Pipe);
-        let session = match opened {
-            Ok(session) => session,
-            Err(error) => return attach::refused(error, &endpoint, &self.desk.gate.names()),
-        };
+        if let Err(error) = self.desk.gate.admits(&endpoint) {
+            return attach::refused(error, &endpoint, &self.desk.gate.names());
+        }
         let pipe = attach::Pipe {
-            session,
+            server: Arc::clone(self),
+            principal: Principal::Uid(uid),
+            endpoint,
             frame_max: settings.body_max,
             heartbeat: settings.heartbeat,
             stopping: self.stop.subscribe(),

@@ -128,16 +128,16 @@ fn wake(waiting: Option<Waker>) {
 fn ends(part: &Part) -> bool {
     match part {
         Part::Accepted | Part::Json(_) | Part::Refuse { .. } | Part::End => true,
-        Part::Begin | Part::Event { .. } => false,
+        Part::Begin | Part::Event { .. } | Part::Welcome(_) | Part::Frame { .. } => false,
     }
 }
 
 fn size_of_part(part: &Part) -> usize {
     match part {
         Part::Json(body) => body.len(),
-        Part::Event { data, .. } => data.len(),
+        Part::Event { data, .. } | Part::Frame { data, .. } => data.len(),
         Part::Refuse { body, .. } => body.len(),
-        Part::Accepted | Part::Begin | Part::End => 0,
+        Part::Accepted | Part::Begin | Part::Welcome(_) | Part::End => 0,
     }
 }
 

@@ -28,8 +28,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use springline_proto::call::Connection;
 use springline_proto::message::{Message, ParseError};
-use springline_proto::session::{Accept, Downstream, Endpoint, Part, Session};
+use springline_proto::session::{Accept, Comeback, Downstream, Endpoint, Part, Session};
+use springline_proto::settings::SessionSettings;
 use springline_proto::upstream::{Input as UpstreamInput, Standby};
 use springline_proto::version::Version;
 
@@ -116,6 +118,7 @@ impl Gateway {
         });
         spawn::named("timer", Arc::clone(&shared.timer).run());
         spawn::named("session expiry", expire_sessions(Arc::downgrade(&shared)));
+        spawn::named("comebacks", end_abandoned(Arc::downgrade(&shared)));
         Arc::new(Self {
             shared,
             ends_sessions: AtomicBool::new(false),
@@ -154,7 +157,8 @@ impl Gateway {
             .shared
             .identity(hex(wire).into(), principal.clone(), endpoint);
         own.cursor_key.copy_from_slice(cursor_key);
-        own.is_kept = self.shared.rest.is_durable && kind == Downstream::Http;
+        own.kind = kind;
+        own.is_kept = self.shared.rest.is_durable && kind != Downstream::Pipe;
         if let (Downstream::Pipe, Some(pipe)) = (kind, self.shared.rest.pipe) {
             own.rest = pipe;
             own.keeps_upstream = true;
@@ -166,19 +170,32 @@ impl Gateway {
         Ok(SessionHandle::new(cell))
     }
 
-    /// The session of this id, if it belongs to this principal and speaks to this endpoint.
-    /// Another's session is answered like an unknown one.
+    /// Whether a session may be opened now. It may be another's turn by the time that one is.
+    pub fn admits(&self, endpoint: &Endpoint) -> Result<(), OpenError> {
+        if self.shared.is_stopping() {
+            return Err(OpenError::Stopping);
+        }
+        let is_known = match endpoint {
+            Endpoint::All => true,
+            Endpoint::One(server) => self.shared.entries.read().contains_key(server),
+        };
+        is_known.then_some(()).ok_or(OpenError::UnknownServer)
+    }
+
+    /// The session of this id, if it belongs to this principal, speaks to this endpoint and has a
+    /// client of this kind. Another's session is answered like an unknown one.
     pub fn find(
         &self,
         id: &str,
         principal: &Principal,
         endpoint: &Endpoint,
+        kind: Downstream,
     ) -> Option<Arc<SessionHandle>> {
         let cell = self.shared.session_or(id, || {
             let stored = self.shared.rest.wake(id)?;
             self.shared.revive(id, self.shared.rest.digest(id), &stored)
         })?;
-        (cell.principal == *principal && cell.endpoint == *endpoint)
+        (cell.principal == *principal && cell.endpoint == *endpoint && cell.kind == kind)
             .then(|| SessionHandle::new(cell))
     }
 
@@ -357,7 +374,20 @@ impl Gate for Arc<Gateway> {
         principal: &Principal,
         endpoint: &Endpoint,
     ) -> Option<Arc<SessionHandle>> {
-        Gateway::find(self, id, principal, endpoint)
+        Gateway::find(self, id, principal, endpoint, Downstream::Http)
+    }
+
+    fn admits(&self, endpoint: &Endpoint) -> Result<(), OpenError> {
+        Gateway::admits(self, endpoint)
+    }
+
+    fn take_up(
+        &self,
+        id: &str,
+        principal: &Principal,
+        endpoint: &Endpoint,
+    ) -> Option<Arc<SessionHandle>> {
+        Gateway::find(self, id, principal, endpoint, Downstream::Socket)
     }
 
     fn names(&self) -> Vec<String> {
@@ -391,6 +421,28 @@ impl GateSession for SessionHandle {
 
     fn line(&self, message: Result<Message, ParseError>) {
         SessionHandle::line(self, message);
+    }
+
+    fn attach(self: &Arc<Self>, comeback: Comeback) -> (Connection, PartStream) {
+        SessionHandle::attach(self, comeback)
+    }
+
+    fn frame(
+        &self,
+        connection: Connection,
+        number: u64,
+        received: u64,
+        line: Result<Message, ParseError>,
+    ) {
+        SessionHandle::frame(self, connection, number, received, line);
+    }
+
+    fn acknowledged(&self, connection: Connection, received: u64) {
+        SessionHandle::acknowledged(self, connection, received);
+    }
+
+    fn taken(&self) -> u64 {
+        SessionHandle::taken(self)
     }
 
     fn close(&self) {
@@ -441,6 +493,21 @@ async fn expire_sessions(shared: std::sync::Weak<Shared>) {
             shared.end_dormant(digest, &stored);
         }
         shared.rest.age(clock::moment().0, &shared.events);
+    }
+}
+
+/// Ends the sessions of the socket whose clients did not come back after this start.
+async fn end_abandoned(shared: std::sync::Weak<Shared>) {
+    tokio::time::sleep(SessionSettings::default().comeback_max).await;
+    let Some(shared) = shared.upgrade() else {
+        return;
+    };
+    // What is stopping keeps its sessions for the next start.
+    if shared.is_stopping() {
+        return;
+    }
+    for (digest, stored) in shared.rest.abandoned() {
+        shared.end_dormant(digest, &stored);
     }
 }
 

@@ -3,7 +3,7 @@
 //! Owns the layout of the values that are stored. A wire id is never stored: records are found by
 //! its keyed digest. Must not know what a machine's record holds.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use springline_proto::call::SessionKey;
 use springline_proto::error::{Fault, Outcome};
 use springline_proto::message::Message;
-use springline_proto::session::{Mark, Output as SessionOutput, Past, PastCall};
+use springline_proto::session::{Downstream, Mark, Output as SessionOutput, Past, PastCall};
 use springline_proto::upstream::{Event as UpstreamEvent, Output as UpstreamOutput};
 use springline_store::{
     Answer, CallEntry, CallId, CallState, DigestKey, EmbeddedStore, Entries, EntryMemory,
@@ -38,6 +38,7 @@ const PIPE: &str = "pipe";
 
 /// A session at rest that was not used since the start.
 struct Dormant {
+    kind: SessionKind,
     used: Duration,
     /// The one server that it speaks to; none for all.
     endpoint: Option<Box<str>>,
@@ -78,8 +79,9 @@ pub struct Rest {
     /// The calls of before the start that are not settled.
     past: Mutex<HashMap<SessionDigest, Vec<CallEntry>>>,
     /// Calls of clients that are not settled: only these are followed. A session's own requests, and
-    /// what is sent after its call was cancelled, would stay open for ever.
-    open: Mutex<HashSet<CallId>>,
+    /// what is sent after its call was cancelled, would stay open for ever. With the frame of the
+    /// client that brought each, for the journal's note.
+    open: Mutex<HashMap<CallId, u64>>,
     /// Calls that were answered since the start, until the journal need not know them any more.
     answered: Mutex<AnsweredCalls>,
     /// Whether anything outlives the process.
@@ -88,8 +90,38 @@ pub struct Rest {
     pub(crate) pipe: Option<SessionDigest>,
 }
 
+/// How the client of a stored session is attached; the first byte of its value.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum SessionKind {
+    Http = 1,
+    Socket = 2,
+}
+
+impl SessionKind {
+    pub(crate) fn of(downstream: Downstream) -> Self {
+        match downstream {
+            Downstream::Http | Downstream::Pipe => Self::Http,
+            Downstream::Socket => Self::Socket,
+        }
+    }
+
+    pub(crate) fn downstream(self) -> Downstream {
+        match self {
+            Self::Http => Downstream::Http,
+            Self::Socket => Downstream::Socket,
+        }
+    }
+
+    fn read(byte: u8) -> Option<Self> {
+        [Self::Http, Self::Socket]
+            .into_iter()
+            .find(|kind| *kind as u8 == byte)
+    }
+}
+
 /// A stored session, opened.
 pub(crate) struct Stored {
+    pub(crate) kind: SessionKind,
     pub(crate) principal: String,
     pub(crate) endpoint: Option<String>,
     pub(crate) key: u64,
@@ -156,10 +188,15 @@ impl Rest {
             .map_err(|error| failed(&error))?
             .records
         {
-            if let (Some(digest), Some(used)) = (digest_of(&record.key), last_use(&record.value)) {
+            if let (Some(digest), Some((kind, used))) =
+                (digest_of(&record.key), kind_and_use(&record.value))
+            {
                 let endpoint = open_session(&record.value).and_then(|stored| stored.endpoint);
-                let endpoint = endpoint.map(String::into_boxed_str);
-                let dormant = Dormant { used, endpoint };
+                let dormant = Dormant {
+                    kind,
+                    used,
+                    endpoint: endpoint.map(String::into_boxed_str),
+                };
                 rest.dormant.get_mut().insert(digest, dormant);
             }
         }
@@ -243,8 +280,8 @@ impl Rest {
         }
         let mut ops = Vec::new();
         let mut entries = Vec::new();
-        let mut over = Vec::new();
-        let mut accepted = Vec::new();
+        let (mut over, mut settled) = (Vec::new(), Vec::new());
+        let mut accepted: Vec<(CallId, u64)> = Vec::new();
         for output in outputs {
             match output {
                 SessionOutput::Persist(record) => {
@@ -256,33 +293,40 @@ impl Rest {
                         session,
                         number: *number,
                     };
-                    let state = match mark {
-                        Mark::Accepted => {
-                            accepted.push(call);
-                            CallState::Accepted
+                    let (state, note) = match mark {
+                        Mark::Accepted { frame } => {
+                            accepted.push((call, *frame));
+                            (CallState::Accepted, *frame)
                         }
                         Mark::Settled => {
-                            accepted.retain(|accepted| *accepted != call);
+                            accepted.retain(|(accepted, _)| *accepted != call);
                             self.open.lock().remove(&call);
-                            CallState::Settled
+                            settled.push(call);
+                            (CallState::Settled, 0)
                         }
                         Mark::Answered(body) => {
                             let body = body.to_bytes();
-                            accepted.retain(|accepted| *accepted != call);
-                            self.open.lock().remove(&call);
+                            let new = accepted.iter().position(|(held, _)| *held == call);
+                            let new = new.map(|at| accepted.remove(at).1);
+                            let held = self.open.lock().remove(&call);
+                            let frame = new.or(held).unwrap_or(0);
                             self.keep_result(call, &body, events);
                             let answer = answer_of(&body);
-                            let oldest = self.answered.lock().note(call, clock::moment().0);
-                            over.extend(oldest);
-                            CallState::Answered { answer }
+                            // One of the socket is settled when its client has it.
+                            if frame == 0 {
+                                let oldest = self.answered.lock().note(call, clock::moment().0);
+                                over.extend(oldest);
+                            }
+                            (CallState::Answered { answer }, frame)
                         }
                     };
-                    entries.push(CallEntry {
-                        call,
-                        state,
-                        note: 0,
-                    });
+                    entries.push(CallEntry { call, state, note });
                 }
+                SessionOutput::Taken(frame) => entries.push(CallEntry {
+                    call: taken_of(session),
+                    state: CallState::Accepted,
+                    note: *frame,
+                }),
                 SessionOutput::ToExchange { .. }
                 | SessionOutput::ToStream { .. }
                 | SessionOutput::ToUpstream { .. }
@@ -297,6 +341,9 @@ impl Rest {
             self.open.lock().extend(accepted);
         }
         self.settle(&over, events);
+        if let Err(error) = self.results.forget(&settled) {
+            report(events, "results", &error);
+        }
     }
 
     /// Makes durable what an upstream's outputs ask for. Its record is that of `owner`; `session_of`
@@ -335,13 +382,9 @@ impl Rest {
                     let number = key.number;
                     let call = CallId { session, number };
                     let generation = *generation;
-                    if self.open.lock().contains(&call) {
+                    if let Some(note) = self.open.lock().get(&call).copied() {
                         let state = CallState::Sent { generation };
-                        entries.push(CallEntry {
-                            call,
-                            state,
-                            note: 0,
-                        });
+                        entries.push(CallEntry { call, state, note });
                     }
                 }
                 UpstreamOutput::Moved { .. }
@@ -413,9 +456,20 @@ impl Rest {
         open_session(&value)
     }
 
-    /// What became of the session's calls of before the start.
-    pub(crate) fn past_calls(&self, session: SessionDigest) -> Vec<PastCall> {
-        let past = self.past.lock();
+    /// What became of the session's calls of before the start, and the last frame of its client
+    /// that was taken then. That note lives on with the session.
+    pub(crate) fn past_calls(&self, session: SessionDigest) -> (Vec<PastCall>, u64) {
+        let mut past = self.past.lock();
+        let mut taken = 0;
+        if let Some(entries) = past.get_mut(&session) {
+            entries.retain(|entry| {
+                let is_call = entry.call != taken_of(session);
+                if !is_call {
+                    taken = entry.note;
+                }
+                is_call
+            });
+        }
         let entries = past.get(&session).map(Vec::as_slice).unwrap_or_default();
         let fate = |entry: &CallEntry| match entry.state {
             CallState::Accepted => Some(Past::NotSent),
@@ -426,15 +480,17 @@ impl Rest {
             }
             CallState::Settled => None,
         };
-        entries
+        let calls = entries
             .iter()
             .filter_map(|entry| {
                 Some(PastCall {
                     number: entry.call.number,
+                    frame: entry.note,
                     fate: fate(entry)?,
                 })
             })
-            .collect()
+            .collect();
+        (calls, taken)
     }
 
     /// Whether a session is at rest that speaks to an endpoint like this.
@@ -454,6 +510,7 @@ impl Rest {
         let past = self.past.lock().remove(&session).unwrap_or_default();
         let mut over: Vec<CallId> = past.iter().map(|entry| entry.call).collect();
         over.extend(self.answered.lock().take_session(session));
+        over.push(taken_of(session));
         self.settle(&over, events);
         if let Err(error) = self.results.forget_session(session) {
             report(events, "results", &error);
@@ -509,10 +566,19 @@ impl Rest {
     /// Sessions that were not used for longer than `idle`: with the values from which to end them.
     pub(crate) fn expired(&self, idle: Duration) -> Vec<(SessionDigest, Stored)> {
         let before = since_epoch().saturating_sub(idle);
+        self.take_dormant(|found| found.used < before)
+    }
+
+    /// Sessions of the socket whose clients did not come back since the start, in the same way.
+    pub(crate) fn abandoned(&self) -> Vec<(SessionDigest, Stored)> {
+        self.take_dormant(|found| found.kind == SessionKind::Socket)
+    }
+
+    fn take_dormant(&self, is_due: impl Fn(&Dormant) -> bool) -> Vec<(SessionDigest, Stored)> {
         let mut dormant = self.dormant.lock();
         let old: Vec<SessionDigest> = dormant
             .iter()
-            .filter(|(_, dormant)| dormant.used < before)
+            .filter(|(_, found)| is_due(found))
             .map(|(digest, _)| *digest)
             .collect();
         old.into_iter()
@@ -529,7 +595,7 @@ impl Rest {
         let mut dormant = self.dormant.lock();
         let digest = dormant
             .iter()
-            .min_by_key(|(_, dormant)| dormant.used)
+            .min_by_key(|(_, found)| found.used)
             .map(|(digest, _)| *digest)?;
         dormant.remove(&digest);
         let value = self.store.get(Kind::Session, &key_of(digest)).ok()??;
@@ -549,6 +615,7 @@ impl Rest {
 
 /// The layout of a stored session; the last use comes first, so that a start reads no more.
 pub(crate) fn session_value(
+    kind: SessionKind,
     principal: &str,
     endpoint: Option<&str>,
     key: u64,
@@ -556,7 +623,7 @@ pub(crate) fn session_value(
     record: &[u8],
 ) -> Bytes {
     let mut out = BytesMut::with_capacity(96 + record.len());
-    out.put_u8(FORMAT);
+    out.put_u8(kind as u8);
     out.put_u64(u64::try_from(since_epoch().as_millis()).unwrap_or(u64::MAX));
     out.put_u64(key);
     out.put_slice(cursor_key);
@@ -569,18 +636,20 @@ pub(crate) fn session_value(
     out.freeze()
 }
 
-const FORMAT: u8 = 1;
+/// The journal's note of the last frame that was taken stands under this number, which no call has:
+/// calls are numbered from the start's base.
+fn taken_of(session: SessionDigest) -> CallId {
+    CallId { session, number: 0 }
+}
 
-fn last_use(value: &[u8]) -> Option<Duration> {
-    if value.first() != Some(&FORMAT) {
-        return None;
-    }
+fn kind_and_use(value: &[u8]) -> Option<(SessionKind, Duration)> {
+    let kind = SessionKind::read(*value.first()?)?;
     let millis = u64::from_be_bytes(value.get(1..9)?.try_into().ok()?);
-    Some(Duration::from_millis(millis))
+    Some((kind, Duration::from_millis(millis)))
 }
 
 fn open_session(value: &Bytes) -> Option<Stored> {
-    last_use(value)?;
+    let (kind, _) = kind_and_use(value)?;
     let key = u64::from_be_bytes(value.get(9..17)?.try_into().ok()?);
     let cursor_key = value.get(17..49)?.try_into().ok()?;
     let mut at = 49;
@@ -592,6 +661,7 @@ fn open_session(value: &Bytes) -> Option<Stored> {
     };
     let (principal, endpoint) = (text()?, text()?);
     Some(Stored {
+        kind,
         principal,
         endpoint: (endpoint != "\0").then_some(endpoint),
         key,

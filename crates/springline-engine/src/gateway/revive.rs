@@ -34,6 +34,7 @@ impl Shared {
             cursor_key: [0; 32],
             is_kept: false,
             keeps_upstream: false,
+            kind: Downstream::Http,
             principal,
             endpoint,
         }
@@ -86,10 +87,11 @@ impl Shared {
         own.key = SessionKey(stored.key);
         own.cursor_key = stored.cursor_key;
         own.is_kept = true;
-        let past = self.rest.past_calls(own.rest);
+        own.kind = stored.kind.downstream();
+        let (past, taken) = self.rest.past_calls(own.rest);
         let entries = self.entries_of(&own.endpoint).unwrap_or_default();
-        let config = self.session_config(&own, Downstream::Http, entries);
-        let machine = Session::restore(config, &record, past, clock::moment());
+        let config = self.session_config(&own, own.kind, entries);
+        let machine = Session::restore(config, &record, past, clock::moment()).taken_up_to(taken);
         let mut facts = serde_json::Map::new();
         facts.insert("session".to_owned(), own.digest.as_ref().into());
         self.events.record("session.restored", facts);

@@ -12,7 +12,9 @@ use springline_proto::call::{ClientExchange, Connection, Moment, SessionKey};
 use springline_proto::error::{Fault, FaultKind};
 use springline_proto::map::Map;
 use springline_proto::message::{Kind, Message, ParseError};
-use springline_proto::session::{Accept, Endpoint, Event, Input, Output, Part, Session};
+use springline_proto::session::{
+    Accept, Comeback, Downstream, Endpoint, Event, Input, Output, Part, Session,
+};
 use springline_proto::upstream::{Binding, Input as UpstreamInput};
 use springline_proto::version::Version;
 use springline_store::SessionDigest;
@@ -90,6 +92,8 @@ pub(crate) struct SessionCell {
     /// Whether what it has upstream does, though it does not itself: behind a bridge.
     keeps_upstream: bool,
     last_use: LastUse,
+    /// How its client is attached.
+    pub(super) kind: Downstream,
     pub(super) principal: Principal,
     pub(super) endpoint: Endpoint,
     driver: Driver<Session>,
@@ -102,6 +106,8 @@ pub(crate) struct SessionCell {
     /// most once by each name. The same.
     pub(super) parted: Mutex<Vec<(Arc<str>, Arc<GlobalCell>)>>,
     next: AtomicU64,
+    /// The last frame of a socket's client that was taken and is noted in the journal.
+    taken: AtomicU64,
     pub(super) shared: Arc<Shared>,
     this: Weak<SessionCell>,
 }
@@ -134,6 +140,7 @@ pub(super) struct Identity {
     pub(super) cursor_key: [u8; 32],
     pub(super) is_kept: bool,
     pub(super) keeps_upstream: bool,
+    pub(super) kind: Downstream,
     pub(super) principal: Principal,
     pub(super) endpoint: Endpoint,
 }
@@ -170,8 +177,10 @@ impl SessionCell {
             is_kept: own.is_kept,
             keeps_upstream: own.keeps_upstream,
             last_use: LastUse::default(),
+            kind: own.kind,
             principal: own.principal,
             endpoint: own.endpoint,
+            taken: AtomicU64::new(machine.taken()),
             driver: Driver::new(machine),
             routes: Mutex::default(),
             upstreams: Mutex::default(),
@@ -216,7 +225,15 @@ impl SessionCell {
             Endpoint::All => None,
         };
         let principal = self.principal.to_string();
-        rest::session_value(&principal, endpoint, self.key.0, &self.cursor_key, record)
+        let kind = rest::SessionKind::of(self.kind);
+        rest::session_value(
+            kind,
+            &principal,
+            endpoint,
+            self.key.0,
+            &self.cursor_key,
+            record,
+        )
     }
 
     /// Has its record written again if its last use there lags behind too far. A client that is
@@ -257,6 +274,7 @@ impl SessionCell {
         match output {
             // Kept before, all of the turn in one write.
             Output::Persist(_) | Output::Mark { .. } => {}
+            Output::Taken(frame) => self.taken.store(frame, Ordering::Release),
             Output::ToExchange { exchange, part } => self.to_exchange(exchange, part),
             Output::ToStream { connection, part } => self.to_stream(connection, part),
             Output::ToUpstream { server, input } => self.to_upstream(&server, *input, errand),
@@ -559,6 +577,22 @@ impl SessionHandle {
 
     /// Opens the GET stream, perhaps from a cursor.
     pub fn listen(self: &Arc<Self>, cursor: Option<Box<str>>) -> PartStream {
+        let (connection, stream) = self.connection();
+        self.cell.input(Input::StreamOpened { connection, cursor });
+        stream
+    }
+
+    /// Attaches the socket of `connect`, in place of an older connection.
+    pub fn attach(self: &Arc<Self>, comeback: Comeback) -> (Connection, PartStream) {
+        let (connection, stream) = self.connection();
+        self.cell.input(Input::Attached {
+            connection,
+            comeback,
+        });
+        (connection, stream)
+    }
+
+    fn connection(&self) -> (Connection, PartStream) {
         let connection = Connection(self.cell.ordinal());
         let mailbox = Mailbox::new();
         self.cell
@@ -572,11 +606,41 @@ impl SessionHandle {
             source: Source::Connection(connection),
             work: None,
         };
-        self.cell.input(Input::StreamOpened { connection, cursor });
-        stream
+        (connection, stream)
     }
 
-    /// Attaches the pipe of `connect` or `bridge`.
+    /// Takes one frame of the socket.
+    pub fn frame(
+        &self,
+        connection: Connection,
+        number: u64,
+        received: u64,
+        line: Result<Message, ParseError>,
+    ) {
+        let refusal = line.as_ref().ok().and_then(|line| self.cell.refusal(line));
+        self.cell.input(Input::Frame {
+            connection,
+            number,
+            received,
+            line,
+            refusal,
+        });
+    }
+
+    /// The socket's client has the frames up to this one.
+    pub fn acknowledged(&self, connection: Connection, received: u64) {
+        self.cell.input(Input::Acknowledged {
+            connection,
+            received,
+        });
+    }
+
+    /// The last frame of the socket's client that was taken, crash-durable.
+    pub fn taken(&self) -> u64 {
+        self.cell.taken.load(Ordering::Acquire)
+    }
+
+    /// Attaches the pipe of `bridge`.
     pub fn pipe(self: &Arc<Self>) -> PartStream {
         self.listen(None)
     }

@@ -89,11 +89,12 @@ impl Session {
         }
     }
 
-    /// The client closed a GET stream, or its pipe is gone.
-    pub(super) fn on_stream_closed(&mut self, connection: Connection) {
+    /// The client closed a GET stream, or its pipe or socket is gone.
+    pub(super) fn on_stream_closed(&mut self, now: Moment, connection: Connection) {
         if self.main == Some(connection) {
             self.main = None;
             self.tell_attached(false);
+            self.on_socket_cut(now);
         }
         if let Some(number) = self.resumed.remove(&connection)
             && let Some(pending) = self.pending.get_mut(&number)
@@ -104,7 +105,7 @@ impl Session {
         }
     }
 
-    fn attach(&mut self, connection: Connection) {
+    pub(super) fn attach(&mut self, connection: Connection) {
         let was_attached = self.main.replace(connection).is_some();
         if !was_attached {
             self.tell_attached(true);

@@ -19,6 +19,7 @@ mod record;
 mod report;
 mod request;
 mod route;
+mod socket;
 mod stream;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -31,6 +32,7 @@ use self::ask::Ask;
 use self::attach::Faults;
 use self::client::{Announced, Client};
 use self::request::Pending;
+use self::socket::Socket;
 use self::stream::Held;
 use crate::call::{CallKey, ClientExchange, Connection, Moment, SessionKey};
 use crate::error::{Fault, FaultKind};
@@ -43,8 +45,8 @@ use crate::version::Version;
 
 pub(crate) use client::Level;
 pub use port::{
-    Accept, Downstream, Endpoint, EntryView, Event, Input, Known, Mark, Output, Part, Past,
-    PastCall, Remembered,
+    Accept, Comeback, Downstream, Endpoint, EntryView, Event, Fate, Input, Known, Mark, Output,
+    Part, Past, PastCall, Remembered, Welcome,
 };
 pub use record::Record;
 
@@ -120,12 +122,14 @@ pub struct Session {
     exchanges: Map<ClientExchange, u64>,
     /// POSTs that become streams if no answer comes in time.
     undecided: Map<(Moment, u64), ()>,
-    /// The standalone GET stream, or the pipe.
+    /// The standalone GET stream, the pipe, or the socket.
     main: Option<Connection>,
     /// GET streams that resumed the answer to a pending request.
     resumed: Map<Connection, u64>,
     held: VecDeque<Held>,
     held_bytes: usize,
+    /// On [`Downstream::Socket`].
+    socket: Socket,
     last_ask: u64,
     asks: Map<u64, Ask>,
     redelivery: Redelivery,
@@ -183,7 +187,9 @@ impl Session {
             resumed: Map::new(),
             held: VecDeque::new(),
             held_bytes: 0,
-            last_ask: 0,
+            socket: Socket::default(),
+            // A question of before a restart is never taken for a newer one.
+            last_ask: config.base,
             asks: Map::new(),
             last_activity: now,
             out: VecDeque::new(),
@@ -212,7 +218,25 @@ impl Session {
                 self.last_activity = now;
                 self.on_stream_opened(now, connection, cursor.as_deref());
             }
-            Input::StreamClosed(connection) => self.on_stream_closed(connection),
+            Input::StreamClosed(connection) => self.on_stream_closed(now, connection),
+            Input::Attached {
+                connection,
+                comeback,
+            } => {
+                self.last_activity = now;
+                self.on_attached(now, connection, &comeback);
+            }
+            Input::Frame {
+                connection,
+                number,
+                received,
+                line,
+                refusal,
+            } => self.on_frame(now, (connection, number, received), line, refusal),
+            Input::Acknowledged {
+                connection,
+                received,
+            } => self.on_acknowledged(connection, received),
             Input::Upstream { server, event } => self.on_upstream(now, &server, event),
             Input::Entries(entries) => self.on_entries(now, entries),
             Input::Keep => self.persist(),
@@ -241,7 +265,16 @@ impl Session {
         let asks = self.asks.values().map(Ask::deadline).min();
         let log = self.redelivery.next_expiry(&self.settings);
         let all = self.all.as_ref().and_then(|all| all.deadline());
-        [undecided, asks, log, all].into_iter().flatten().min()
+        let socket = self.socket.deadline();
+        [undecided, asks, log, all, socket]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// The last frame of the client that was taken (socket).
+    pub fn taken(&self) -> u64 {
+        self.socket.taken()
     }
 
     /// The revision that was agreed with the client.
@@ -287,6 +320,7 @@ impl Session {
             self.begin_stream(number);
         }
         self.retry_asks(now);
+        self.expire_socket(now);
         if self.all.is_some() {
             self.try_gathers(now);
             self.tell_changed(now);
@@ -325,6 +359,7 @@ impl Session {
                 });
             }
         }
+        self.clear_socket();
         self.resumed.clear();
         self.main = None;
         self.held.clear();

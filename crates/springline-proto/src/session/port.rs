@@ -24,8 +24,40 @@ pub enum Endpoint {
 pub enum Downstream {
     /// Streamable HTTP: POST exchanges and a GET stream.
     Http,
-    /// One ordered pipe of lines (`connect`, `bridge`).
+    /// One ordered pipe of lines that ends with its client (`bridge`).
     Pipe,
+    /// Numbered frames on the gateway's socket (`connect`): a client whose connection was cut takes
+    /// the session up again.
+    Socket,
+}
+
+/// What a client of the socket knows when it attaches; nothing at its first time.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Comeback {
+    /// The last frame of ours that it has.
+    pub received: u64,
+    /// Its frames with requests that it has no answer to, and still wants one.
+    pub pending: Vec<u64>,
+}
+
+/// What a client of the socket is told when it attached.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Welcome {
+    /// The last frame of its that was taken. It sends again what came after it.
+    pub taken: u64,
+    /// Requests in frames up to that one to which no answer will come.
+    pub fates: Vec<(u64, Fate)>,
+}
+
+/// Why a request of the socket gets no answer.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Fate {
+    /// It was never sent: the client may send it again.
+    NotSent,
+    /// It may have been sent, and nobody knows more.
+    Sent,
+    /// It was answered, and the answer is gone.
+    Lost,
 }
 
 /// What a server entry offers, as last seen; from it `/mcp` answers before the server runs.
@@ -80,8 +112,35 @@ pub enum Input {
         /// `Last-Event-ID`.
         cursor: Option<Box<str>>,
     },
-    /// The GET stream or the pipe is gone.
+    /// The GET stream, the pipe or the socket is gone.
     StreamClosed(Connection),
+    /// Socket: the client attached, perhaps again. A newer connection replaces the older.
+    Attached {
+        /// Its name from now on.
+        connection: Connection,
+        /// What it knows.
+        comeback: Comeback,
+    },
+    /// Socket: a frame with a message.
+    Frame {
+        /// On which connection; what comes on an older one is dropped.
+        connection: Connection,
+        /// Its number.
+        number: u64,
+        /// The last frame of ours that the client has.
+        received: u64,
+        /// The message.
+        line: Result<Message, ParseError>,
+        /// What to answer in place of taking the message up, if anything: the gateway is stopping.
+        refusal: Option<Bytes>,
+    },
+    /// Socket: the client has our frames up to this one.
+    Acknowledged {
+        /// On which connection.
+        connection: Connection,
+        /// The number.
+        received: u64,
+    },
     /// An upstream of this session reports.
     Upstream {
         /// Its server entry.
@@ -124,6 +183,15 @@ pub enum Part {
         /// One message, or nothing.
         data: Pieces,
     },
+    /// Socket: the first part.
+    Welcome(Welcome),
+    /// Socket: one numbered message.
+    Frame {
+        /// Its number.
+        number: u64,
+        /// The message.
+        data: Pieces,
+    },
     /// The stream is complete.
     End,
 }
@@ -133,6 +201,8 @@ pub enum Part {
 pub struct PastCall {
     /// Its number in the session.
     pub number: u64,
+    /// The client's frame that brought it; 0 if none did.
+    pub frame: u64,
     /// How far it came.
     pub fate: Past,
 }
@@ -154,8 +224,11 @@ pub enum Past {
 #[derive(Clone, Debug)]
 pub enum Mark {
     /// Accepted; not sent yet.
-    Accepted,
-    /// Answered on a stream, which the client may have to resume.
+    Accepted {
+        /// The client's frame that brought it; 0 if none did.
+        frame: u64,
+    },
+    /// Answered on a stream, which the client may have to resume, or on the socket.
     Answered(Pieces),
     /// Over for everybody.
     Settled,
@@ -174,6 +247,9 @@ pub enum Output {
         /// How far.
         mark: Mark,
     },
+    /// Note in the journal that the client's frames up to this one were taken. What follows may
+    /// rely on it: a frame is taken once, whatever happens.
+    Taken(u64),
     /// A part of the answer to a POST.
     ToExchange {
         /// Which.
@@ -224,6 +300,10 @@ pub enum Event {
     Opened,
     /// The session ended.
     Closed,
+    /// Socket: its client came back after a cut or a restart.
+    Reattached,
+    /// Socket: its client did not come back in time; the session ends.
+    Abandoned,
     /// A message for the client was dropped because nothing was there to take it.
     Dropped {
         /// Why.

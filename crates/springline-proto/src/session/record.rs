@@ -104,9 +104,21 @@ impl Session {
         session.greeting = Some(hello);
         session.record = record.clone();
         for call in calls {
-            session.restore_call(now, call);
+            if session.downstream == super::Downstream::Socket {
+                session.restore_frame(call);
+            } else {
+                session.restore_call(now, call);
+            }
         }
+        session.on_socket_cut(now);
         session
+    }
+
+    /// The last frame of the client that was taken before the restart.
+    #[must_use]
+    pub fn taken_up_to(mut self, frame: u64) -> Self {
+        self.socket.set_taken(frame);
+        self
     }
 
     fn restore_call(&mut self, now: Moment, call: PastCall) {

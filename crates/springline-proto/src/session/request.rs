@@ -140,7 +140,16 @@ impl Session {
         method: Method,
     ) -> u64 {
         let number = self.next_number();
-        let outlet = exchange.map_or(Outlet::Pipe, |exchange| Outlet::Post(exchange, accept));
+        let is_call = method != Method::Initialize;
+        let frame = self.socket.taken();
+        let outlet = match exchange {
+            Some(exchange) => Outlet::Post(exchange, accept),
+            None if self.downstream == Downstream::Socket => Outlet::Socket {
+                call: is_call.then_some(number),
+                frame,
+            },
+            None => Outlet::Pipe,
+        };
         self.ids.insert(id.clone(), number);
         if let Some(exchange) = exchange {
             self.exchanges.insert(exchange, number);
@@ -155,11 +164,11 @@ impl Session {
             effect,
         };
         self.pending.insert(number, pending);
-        if method != Method::Initialize {
-            self.mark(number, Mark::Accepted);
+        if is_call {
+            self.mark(number, Mark::Accepted { frame });
         }
         // The answer to `initialize` never carries an event id.
-        if exchange.is_some() && accept == Accept::Both && method != Method::Initialize {
+        if exchange.is_some() && accept == Accept::Both && is_call {
             self.set_undecided(number, Some(now.after(self.settings.stream_after)));
         }
         number
@@ -169,16 +178,20 @@ impl Session {
     pub(super) fn settle(&mut self, number: u64) -> Option<Pending> {
         self.set_undecided(number, None);
         let pending = self.pending.remove(&number)?;
-        self.ids.remove(&pending.id);
+        // One that nobody waits for any more may have left its id to another.
+        if self.ids.get(&pending.id) == Some(&number) {
+            self.ids.remove(&pending.id);
+        }
         match &pending.outlet {
             Outlet::Post(exchange, _) => {
                 self.exchanges.remove(exchange);
             }
             Outlet::Stream(_, Some(reader)) => self.forget_reader(*reader),
-            Outlet::Stream(_, None) | Outlet::Pipe | Outlet::Gone => {}
+            Outlet::Stream(_, None) | Outlet::Pipe | Outlet::Socket { .. } | Outlet::Gone => {}
         }
-        // What goes on a stream is marked with its answer.
-        if !matches!(pending.outlet, Outlet::Stream(..)) && pending.method != Method::Initialize {
+        // What goes on a stream or the socket is marked with its answer.
+        let is_kept = matches!(pending.outlet, Outlet::Stream(..) | Outlet::Socket { .. });
+        if !is_kept && pending.method != Method::Initialize {
             self.mark(number, Mark::Settled);
         }
         Some(pending)
@@ -327,7 +340,7 @@ impl Session {
     }
 
     pub(super) fn is_pipe(&self) -> bool {
-        self.downstream == Downstream::Pipe
+        self.downstream != Downstream::Http
     }
 }
 

@@ -21,6 +21,13 @@ const RETRY: Duration = Duration::from_secs(1);
 pub(super) enum Outlet {
     /// To the pipe.
     Pipe,
+    /// To the socket.
+    Socket {
+        /// The number of the call, if the journal follows it.
+        call: Option<u64>,
+        /// The client's frame that it answers.
+        frame: u64,
+    },
     /// To a POST that is not answered yet.
     Post(ClientExchange, Accept),
     /// To an event stream, which someone reads or may come back to.
@@ -67,7 +74,9 @@ impl Session {
                 self.redelivery.forget(stream);
                 Outlet::Gone
             }
-            Outlet::Pipe | Outlet::Post(..) | Outlet::Gone => Outlet::Gone,
+            Outlet::Pipe | Outlet::Socket { .. } | Outlet::Post(..) | Outlet::Gone => {
+                Outlet::Gone
+            }
         };
         if self.phase == Phase::Opening && pending.method == Method::Initialize {
             // The session's id was in the answer that nobody heard.
@@ -91,6 +100,8 @@ impl Session {
             && self.downstream == Downstream::Http
         {
             self.put_stream(*connection, refusal());
+        } else if let Input::Attached { connection, .. } = input {
+            self.put_stream(*connection, Part::End);
         }
     }
 
@@ -99,6 +110,7 @@ impl Session {
         match *outlet {
             Outlet::Gone => {}
             Outlet::Pipe => self.put_pipe(body, true),
+            Outlet::Socket { call, frame } => self.answer_frame(call, frame, body),
             Outlet::Post(exchange, _) => self.put_exchange(exchange, Part::Json(body)),
             Outlet::Stream(stream, reader) => {
                 self.mark(stream.number(), Mark::Answered(body.clone()));
@@ -126,6 +138,7 @@ impl Session {
     pub(super) fn end_quietly(&mut self, now: Moment, outlet: &Outlet) {
         match *outlet {
             Outlet::Gone | Outlet::Pipe => {}
+            Outlet::Socket { call, .. } => self.settle_calls(call),
             Outlet::Post(exchange, Accept::Json) => self.put_exchange(exchange, Part::Accepted),
             Outlet::Post(exchange, Accept::Both) => {
                 self.put_exchange(exchange, Part::Begin);
@@ -180,7 +193,7 @@ impl Session {
         self.pending
             .get(&number)
             .is_some_and(|pending| match pending.outlet {
-                Outlet::Pipe | Outlet::Stream(..) => true,
+                Outlet::Pipe | Outlet::Socket { .. } | Outlet::Stream(..) => true,
                 Outlet::Post(_, accept) => {
                     accept == Accept::Both && pending.method != Method::Initialize
                 }
@@ -205,7 +218,7 @@ impl Session {
         }
         self.begin_stream(number);
         match self.pending.get(&number).map(|pending| &pending.outlet) {
-            Some(Outlet::Pipe) => self.put_pipe(data.clone(), false),
+            Some(Outlet::Pipe | Outlet::Socket { .. }) => self.put_pipe(data.clone(), false),
             Some(&Outlet::Stream(stream, reader)) => {
                 let id = self
                     .redelivery
@@ -294,6 +307,10 @@ impl Session {
     }
 
     pub(super) fn put_main(&mut self, now: Moment, connection: Connection, data: Pieces) {
+        if self.downstream == Downstream::Socket {
+            self.put_pipe(data, false);
+            return;
+        }
         let id = (self.downstream == Downstream::Http).then(|| {
             self.redelivery
                 .push(now, &self.settings, StreamId::GET, &data, false)
@@ -309,6 +326,10 @@ impl Session {
     }
 
     fn put_pipe(&mut self, data: Pieces, is_answer: bool) {
+        if self.downstream == Downstream::Socket {
+            self.put_frame(data, is_answer);
+            return;
+        }
         match self.main {
             Some(connection) => {
                 self.put_stream(

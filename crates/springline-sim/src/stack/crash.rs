@@ -67,7 +67,7 @@ pub(super) fn outcome_of(message: &Message) -> Option<Heard> {
 impl World {
     pub(super) fn keep_mark(&mut self, key: CallKey, mark: Mark) {
         match mark {
-            Mark::Accepted => {
+            Mark::Accepted { .. } => {
                 if let Some(number) = self.stack.sending.take() {
                     self.stack.calls[number].number = Some(key.number);
                 }
@@ -287,6 +287,7 @@ impl World {
             .filter(|(call, _)| call.session == key)
             .map(|(call, held)| PastCall {
                 number: call.number,
+                frame: 0,
                 fate: match held {
                     Held::Accepted => Past::NotSent,
                     Held::Sent => Past::Sent,

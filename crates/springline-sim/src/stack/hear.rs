@@ -137,6 +137,8 @@ impl World {
                 }
                 self.see_event(at, way, call, id, data.to_bytes())
             }
+            // No client of this scene speaks in frames.
+            Part::Welcome(_) | Part::Frame { .. } => broken("I1", "a frame".to_owned()),
             Part::End => {
                 self.forget_line(at, way);
                 match (way, call) {

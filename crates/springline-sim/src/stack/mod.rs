@@ -490,6 +490,7 @@ impl World {
                 self.keep_mark(CallKey { session, number }, mark);
                 Ok(())
             }
+            Output::Taken(_) => Ok(()),
             Output::ToExchange { exchange, part } => self.see_exchange(at, exchange, part),
             Output::ToStream { connection, part } => self.see_stream(at, connection, part),
             Output::ToUpstream { server, input } => {
@@ -527,6 +528,7 @@ impl World {
             Output::Remember { .. } => (25, Bytes::new()),
             Output::Emit(_) => (26, Bytes::new()),
             Output::Closed => (27, Bytes::new()),
+            Output::Taken(frame) => (28 + frame * 8, Bytes::new()),
         };
         let now = u64::try_from(self.now.0.as_nanos()).unwrap_or(u64::MAX);
         let line = if self.trace.is_kept() {

@@ -11,8 +11,9 @@ use springline_engine::config::{
     Auth, Config, Definition, Environment, HttpDefinition, ReadError, Secret,
 };
 use springline_engine::downstream::{Gate, OpenError, Parts, Principal, Session};
+use springline_proto::call::Connection;
 use springline_proto::message::{Message, ParseError};
-use springline_proto::session::{Accept, Downstream, Endpoint, Part};
+use springline_proto::session::{Accept, Comeback, Downstream, Endpoint, Part};
 use springline_proto::version::Version;
 use tokio::sync::{mpsc, watch};
 
@@ -45,7 +46,15 @@ impl Gate for Script {
         }
     }
 
+    fn admits(&self, _: &Endpoint) -> Result<(), OpenError> {
+        Ok(())
+    }
+
     fn find(&self, _: &str, _: &Principal, _: &Endpoint) -> Option<Arc<One>> {
+        None
+    }
+
+    fn take_up(&self, _: &str, _: &Principal, _: &Endpoint) -> Option<Arc<One>> {
         None
     }
 }
@@ -79,6 +88,22 @@ impl Session for One {
             Err(error) => error.code().to_string(),
         };
         self.heard.try_send(text).unwrap();
+    }
+
+    fn attach(self: &Arc<Self>, _: Comeback) -> (Connection, Said) {
+        unreachable!("a pipe has no frames")
+    }
+
+    fn frame(&self, _: Connection, _: u64, _: u64, _: Result<Message, ParseError>) {
+        unreachable!("a pipe has no frames")
+    }
+
+    fn acknowledged(&self, _: Connection, _: u64) {
+        unreachable!("a pipe has no frames")
+    }
+
+    fn taken(&self) -> u64 {
+        0
     }
 
     fn close(&self) {

@@ -1,38 +1,29 @@
-//! One session on the gateway: the client's end of `springline/1`.
+//! One connection to the gateway: the client's end of `springline/1`.
 //!
-//! Owns: the upgrade, the numbers and the acknowledgements. It must not know what messages say.
+//! Owns: the upgrade, the hellos, and the bytes of frames. It must not know what they mean.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use springline_engine::clock;
-use springline_engine::downstream::frame::{ACK_EVERY, Frame, FrameReader, PROTOCOL};
-use springline_proto::json::{self, Pieces};
+use springline_engine::downstream::frame::{Frame, FrameReader, PROTOCOL};
+use springline_engine::downstream::hello::{ClientHello, GatewayHello};
+use springline_proto::json;
 use springline_proto::message::Message;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::timeout;
 
 use super::ConnectArgs;
 use super::refusal::AttachError;
 
-/// How long a message that was received may stay without an acknowledgement.
-const ACK_PAUSE: Duration = Duration::from_secs(15);
-
 /// Bytes that the head of an answer to the upgrade may have.
 const HEAD_MAX: usize = 16 * 1024;
 
-/// A session on the gateway.
+/// A connection to the gateway.
 pub(super) struct Connection {
     reader: FrameReader<OwnedReadHalf>,
     write: OwnedWriteHalf,
-    sent: u64,
-    received: u64,
-    acked: u64,
-    ack_due: Instant,
-    /// The gateway ends as soon as nothing is pending.
-    pub(super) is_stopping: bool,
 }
 
 impl Connection {
@@ -40,7 +31,8 @@ impl Connection {
     pub(super) async fn open(
         mut stream: UnixStream,
         args: &ConnectArgs,
-    ) -> Result<Self, AttachError> {
+        hello: &ClientHello,
+    ) -> Result<(Self, GatewayHello), AttachError> {
         let query = args
             .server
             .as_ref()
@@ -56,84 +48,32 @@ impl Connection {
         if status != "101" {
             return Err(match (status, refusal(&mut stream, &head).await) {
                 ("404", Some(text)) => AttachError::Unknown(text),
+                ("503", Some(text)) => AttachError::Busy(text),
                 (_, Some(text)) => AttachError::Refused(text),
                 (_, None) => AttachError::Refused(format!("status {status}")),
             });
         }
         let (read, mut write) = stream.into_split();
-        let hello = format!(r#"{{"version":"{}"}}"#, env!("CARGO_PKG_VERSION"));
-        Frame::Hello(hello.into()).write(&mut write).await?;
+        Frame::Hello(hello.to_json()).write(&mut write).await?;
         let mut reader = FrameReader::new(read, args.body_max);
-        if !matches!(reader.next().await?, Some(Frame::Hello(_))) {
-            return Err(AttachError::Refused(
+        match reader.next().await? {
+            Some(Frame::Hello(json)) => Ok((Self { reader, write }, GatewayHello::parse(&json))),
+            Some(Frame::End(json)) => Err(ended(&json)),
+            Some(_) => Err(AttachError::Refused(
                 "its first frame is no hello".to_owned(),
-            ));
+            )),
+            None => Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into()),
         }
-        let ack_due = clock::now() + ACK_PAUSE;
-        Ok(Self {
-            reader,
-            write,
-            sent: 0,
-            received: 0,
-            acked: 0,
-            ack_due,
-            is_stopping: false,
-        })
     }
 
-    /// The next frame, counted. Cancel safe.
+    /// The next frame; nothing when the gateway has closed. Cancel safe.
     pub(super) async fn next(&mut self) -> std::io::Result<Option<Frame>> {
-        loop {
-            let is_owing = self.received > self.acked;
-            let frame = tokio::select! {
-                frame = self.reader.next() => frame?,
-                () = sleep_until(self.ack_due), if is_owing => {
-                    // Short, and the gateway always reads: this does not wait.
-                    self.acknowledge().await?;
-                    continue;
-                }
-            };
-            match &frame {
-                Some(Frame::Message { number, .. }) if *number == self.received + 1 => {
-                    if !is_owing {
-                        self.ack_due = clock::now() + ACK_PAUSE;
-                    }
-                    self.received = *number;
-                }
-                Some(Frame::Message { .. }) => {
-                    let text = "a frame is out of order";
-                    return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, text));
-                }
-                Some(Frame::Note(note)) => self.is_stopping |= is_stopping(note),
-                _ => {}
-            }
-            return Ok(frame);
-        }
+        self.reader.next().await
     }
 
-    /// Sends a message. Not cancel safe.
-    pub(super) async fn send(&mut self, body: Pieces) -> std::io::Result<()> {
-        self.sent += 1;
-        self.acked = self.received;
-        let frame = Frame::Message {
-            number: self.sent,
-            received: self.received,
-            body,
-        };
+    /// Sends a frame. Not cancel safe.
+    pub(super) async fn send(&mut self, frame: Frame) -> std::io::Result<()> {
         frame.write(&mut self.write).await
-    }
-
-    async fn acknowledge(&mut self) -> std::io::Result<()> {
-        self.acked = self.received;
-        Frame::Ack(self.received).write(&mut self.write).await
-    }
-
-    /// Acknowledges when much has been received.
-    pub(super) async fn acknowledge_if_due(&mut self) {
-        if self.received >= self.acked + ACK_EVERY {
-            // A broken connection shows in the next read.
-            drop(self.acknowledge().await);
-        }
     }
 
     /// Says that we are done. The gateway may be gone already.
@@ -143,7 +83,23 @@ impl Connection {
     }
 }
 
-fn is_stopping(note: &Bytes) -> bool {
+/// Why the gateway opened no session after all.
+fn ended(json: &Bytes) -> AttachError {
+    match member(json, "message") {
+        Some(text) => AttachError::Busy(text),
+        // The session that was named ended at this moment.
+        None => std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into(),
+    }
+}
+
+fn member(json: &Bytes, name: &str) -> Option<String> {
+    json::validate(json).ok()?;
+    let value = json::member(json, json::Span::whole(json), name)?;
+    json::string(value.of(json)).map(std::borrow::Cow::into_owned)
+}
+
+/// Whether a note says that the gateway ends as soon as nothing is pending.
+pub(super) fn is_stopping(note: &Bytes) -> bool {
     json::validate(note).is_ok()
         && json::member(note, json::Span::whole(note), "stopping")
             .is_some_and(|value| value.of(note) == b"true")
@@ -175,7 +131,5 @@ async fn refusal(stream: &mut UnixStream, head: &str) -> Option<String> {
             .and_then(|message| message.error()),
         Err(_) => None,
     };
-    let error = message?;
-    let text = json::member(&error, json::Span::whole(&error), "message")?;
-    json::string(text.of(&error)).map(std::borrow::Cow::into_owned)
+    member(&message?, "message")
 }

@@ -11,7 +11,6 @@ use springline_proto::json;
 use tokio::time::sleep;
 
 use crate::autostart::{self, StartError, StartSpec};
-use crate::stdio::Deaf;
 
 /// The pause between two looks at the log of a gateway that went away, and how many there are.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
@@ -29,6 +28,9 @@ pub(super) enum AttachError {
     Unknown(String),
     #[error("the gateway refused: {0}")]
     Refused(String),
+    /// In the gateway's words: it takes no session now, but may soon.
+    #[error("the gateway refused: {0}")]
+    Busy(String),
     #[error("the gateway went away during the handshake: {0}")]
     Broken(#[from] io::Error),
     /// One that was only just started: it had its socket, and then could not go on.
@@ -36,10 +38,9 @@ pub(super) enum AttachError {
     Ended { why: String, log: String },
     #[error("the gateway did not answer in time")]
     Late(#[from] tokio::time::error::Elapsed),
-    #[error("the new session's handshake failed: {0}")]
+    /// A new session is of no use; says why.
+    #[error("{0}")]
     Handshake(String),
-    #[error(transparent)]
-    Deaf(#[from] Deaf),
 }
 
 impl AttachError {
@@ -77,6 +78,12 @@ impl AttachError {
         self
     }
 
+    /// Whether another attempt a moment later may do: a gateway that was there went away, or is
+    /// about to.
+    pub(super) fn is_passing(&self) -> bool {
+        matches!(self, Self::Broken(_) | Self::Late(_) | Self::Busy(_))
+    }
+
     /// The exit code of a `connect` that ended with nothing but this; docs/cli.md has the table.
     pub(super) fn exit(&self) -> u8 {
         match self {
@@ -86,7 +93,7 @@ impl AttachError {
             | Self::Broken(_)
             | Self::Late(_) => 5,
             Self::Unknown(_) => 6,
-            Self::Refused(_) | Self::Handshake(_) | Self::Deaf(_) => 1,
+            Self::Refused(_) | Self::Busy(_) | Self::Handshake(_) => 1,
         }
     }
 

@@ -4,6 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use springline_engine::downstream::frame::{Frame, FrameReader};
+use springline_engine::downstream::hello::{ClientHello, GatewayHello, Token};
+use springline_proto::session::{Fate, Welcome};
 use tempfile::TempDir;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -65,11 +67,12 @@ impl Place {
 struct Gateway {
     reader: FrameReader<OwnedReadHalf>,
     write: OwnedWriteHalf,
+    hello: ClientHello,
     sent: u64,
 }
 
 impl Gateway {
-    async fn accept(listener: &UnixListener) -> Self {
+    async fn greeted(listener: &UnixListener) -> Self {
         let accepted = timeout(PATIENCE, listener.accept()).await.unwrap();
         let (mut stream, _) = accepted.unwrap();
         let head = read_head(&mut stream).await.unwrap();
@@ -79,19 +82,36 @@ impl Gateway {
         );
         assert!(head.contains("Upgrade: springline/1\r\n"), "{head}");
         let answer = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n\
-                      Upgrade: springline/1\r\n\r\nH {\"resumed\":false}\n";
+                      Upgrade: springline/1\r\n\r\n";
         stream.write_all(answer.as_bytes()).await.unwrap();
         let (read, write) = stream.into_split();
         let mut reader = FrameReader::new(read, 1 << 20);
-        assert!(matches!(
-            reader.next().await.unwrap(),
-            Some(Frame::Hello(_))
-        ));
+        let Some(Frame::Hello(hello)) = reader.next().await.unwrap() else {
+            panic!("no hello");
+        };
         Self {
             reader,
             write,
+            hello: ClientHello::parse(&hello),
             sent: 0,
         }
+    }
+
+    /// Accepts, and says that the session is a new one.
+    async fn accept(listener: &UnixListener) -> Self {
+        let mut gateway = Self::greeted(listener).await;
+        gateway.hello(false, Welcome::default()).await;
+        gateway
+    }
+
+    async fn hello(&mut self, is_resumed: bool, welcome: Welcome) {
+        let hello = GatewayHello {
+            is_resumed,
+            session: Some(Token::new("secret")),
+            welcome,
+        };
+        let hello = Frame::Hello(hello.to_json());
+        hello.write(&mut self.write).await.unwrap();
     }
 
     /// The next message, or nothing when the client says that it is done.
@@ -108,6 +128,17 @@ impl Gateway {
                 Some(Frame::End(_)) => return None,
                 Some(_) => {}
                 None => panic!("the connection broke"),
+            }
+        }
+    }
+
+    /// Whether the client goes without saying that it is done.
+    async fn is_left(&mut self) -> bool {
+        loop {
+            match timeout(PATIENCE, self.reader.next()).await.unwrap() {
+                Ok(Some(Frame::End(_))) => return false,
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => return true,
             }
         }
     }
@@ -158,7 +189,7 @@ async fn calls_in_flight_finish_after_the_end_of_input() {
 }
 
 #[tokio::test]
-async fn a_lost_gateway_answers_once_and_the_next_one_gets_the_handshake_again() {
+async fn a_session_is_taken_up_on_the_next_gateway_and_what_never_ran_is_sent_again() {
     let place = Place::new();
     let listener = place.serve();
     let (_task, mut client) = place.connect(None);
@@ -168,6 +199,31 @@ async fn a_lost_gateway_answers_once_and_the_next_one_gets_the_handshake_again()
     client.send(CALL).await;
     gateway.next().await.unwrap();
     drop(gateway);
+    let mut gateway = Gateway::greeted(&listener).await;
+    assert_eq!(gateway.hello.session, Some(Token::new("secret")));
+    assert_eq!(gateway.hello.comeback.received, 1);
+    assert_eq!(gateway.hello.comeback.pending, [3]);
+    let fates = vec![(3, Fate::NotSent)];
+    gateway.sent = 1;
+    gateway.hello(true, Welcome { taken: 3, fates }).await;
+    assert_eq!(gateway.next().await.unwrap(), CALL);
+    gateway.result("\"c\"").await;
+    let answer = client.next().await.unwrap();
+    assert_eq!((&answer["id"], answer.get("error")), (&"c".into(), None));
+}
+
+#[tokio::test]
+async fn a_gateway_that_does_not_know_the_session_gets_the_handshake_again() {
+    let place = Place::new();
+    let listener = place.serve();
+    let (_task, mut client) = place.connect(None);
+    client.send(INITIALIZE).await;
+    let mut gateway = Gateway::accept(&listener).await;
+    handshake(&mut client, &mut gateway).await;
+    client.send(CALL).await;
+    gateway.next().await.unwrap();
+    drop(gateway);
+    let mut gateway = Gateway::accept(&listener).await;
     let answer = client.next().await.unwrap();
     assert_eq!(
         (&answer["id"], &answer["error"]["code"]),
@@ -176,7 +232,6 @@ async fn a_lost_gateway_answers_once_and_the_next_one_gets_the_handshake_again()
     assert_eq!(answer["error"]["data"]["outcome"], "unknown");
 
     client.send(CALL).await;
-    let mut gateway = Gateway::accept(&listener).await;
     let again = gateway.next().await.unwrap();
     let again_id = "\"springline-connect-1\"";
     assert_eq!(
@@ -208,7 +263,7 @@ async fn a_stopping_gateway_is_left_when_nothing_is_pending() {
         .unwrap();
     gateway.result("\"c\"").await;
     assert_eq!(client.next().await.unwrap()["id"], "c");
-    assert_eq!(gateway.next().await, None);
+    assert!(gateway.is_left().await, "without a goodbye");
 }
 
 #[tokio::test]

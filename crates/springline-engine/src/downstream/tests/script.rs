@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use springline_proto::call::Connection;
 use springline_proto::json::Pieces;
 use springline_proto::message::{Message, ParseError};
-use springline_proto::session::{Accept, Downstream, Endpoint, Part};
+use springline_proto::session::{Accept, Comeback, Downstream, Endpoint, Fate, Part, Welcome};
 use springline_proto::version::Version;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -75,6 +76,7 @@ impl Gate for Script {
             id: format!("s-{number}"),
             kind,
             version: Mutex::new(None),
+            taken: Mutex::new(0),
             heard: Mutex::new(Vec::new()),
             to_stream,
             stream: Mutex::new(Some(stream)),
@@ -84,6 +86,22 @@ impl Gate for Script {
         let entry = (principal.clone(), endpoint, Arc::clone(&session));
         self.0.sessions.lock().insert(session.id.clone(), entry);
         Ok(session)
+    }
+
+    fn admits(&self, endpoint: &Endpoint) -> Result<(), OpenError> {
+        match endpoint {
+            Endpoint::One(name) if &**name == "nobody" => Err(OpenError::UnknownServer),
+            _ => Ok(()),
+        }
+    }
+
+    fn take_up(
+        &self,
+        id: &str,
+        principal: &Principal,
+        endpoint: &Endpoint,
+    ) -> Option<Arc<ScriptSession>> {
+        self.find(id, principal, endpoint)
     }
 
     fn find(
@@ -103,6 +121,7 @@ pub(super) struct ScriptSession {
     id: String,
     pub(super) kind: Downstream,
     version: Mutex<Option<Version>>,
+    taken: Mutex<u64>,
     pub(super) heard: Mutex<Vec<String>>,
     /// Feeds the GET stream or the pipe.
     pub(super) to_stream: mpsc::Sender<Part>,
@@ -209,6 +228,8 @@ impl Session for ScriptSession {
             holds,
             more: None,
             gone: self.gone.clone(),
+            is_socket: self.kind == Downstream::Socket,
+            number: 0,
         }
     }
 
@@ -229,6 +250,8 @@ impl Session for ScriptSession {
             holds: true,
             more,
             gone: self.gone.clone(),
+            is_socket: self.kind == Downstream::Socket,
+            number: 0,
         }
     }
 
@@ -239,6 +262,8 @@ impl Session for ScriptSession {
             holds: false,
             more,
             gone: self.gone.clone(),
+            is_socket: self.kind == Downstream::Socket,
+            number: 0,
         }
     }
 
@@ -263,6 +288,41 @@ impl Session for ScriptSession {
         self.to_stream.try_send(part).unwrap();
     }
 
+    fn attach(self: &Arc<Self>, comeback: Comeback) -> (Connection, ScriptParts) {
+        self.heard.lock().push(format!("attach {comeback:?}"));
+        let mut parts = self.pipe();
+        let taken = *self.taken.lock();
+        let welcome = Welcome {
+            taken,
+            fates: comeback
+                .pending
+                .iter()
+                .map(|frame| (*frame, Fate::NotSent))
+                .collect(),
+        };
+        parts.parts.push_front(Part::Welcome(welcome));
+        parts.holds = true;
+        (Connection(1), parts)
+    }
+
+    fn frame(&self, _: Connection, number: u64, _: u64, line: Result<Message, ParseError>) {
+        let mut taken = self.taken.lock();
+        if number != *taken + 1 {
+            self.to_stream.try_send(Part::End).unwrap();
+            return;
+        }
+        *taken = number;
+        self.line(line);
+    }
+
+    fn acknowledged(&self, _: Connection, received: u64) {
+        self.heard.lock().push(format!("acknowledged {received}"));
+    }
+
+    fn taken(&self) -> u64 {
+        *self.taken.lock()
+    }
+
     fn close(&self) {
         self.is_closed.send_replace(true);
     }
@@ -273,6 +333,8 @@ pub(super) struct ScriptParts {
     holds: bool,
     more: Option<mpsc::Receiver<Part>>,
     gone: watch::Sender<u32>,
+    is_socket: bool,
+    number: u64,
 }
 
 impl Parts for ScriptParts {
@@ -281,7 +343,14 @@ impl Parts for ScriptParts {
             return Some(part);
         }
         if let Some(more) = &mut self.more {
-            return more.recv().await;
+            return match (more.recv().await, self.is_socket) {
+                (Some(Part::Event { data, .. }), true) => {
+                    self.number += 1;
+                    let number = self.number;
+                    Some(Part::Frame { number, data })
+                }
+                (part, _) => part,
+            };
         }
         if self.holds {
             std::future::pending::<()>().await;

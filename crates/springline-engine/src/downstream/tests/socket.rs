@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use springline_proto::session::Downstream;
+use springline_proto::session::{Downstream, Fate, Welcome};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use super::script::{PATIENCE, Script, until};
 use crate::downstream::frame::{Frame, FrameReader};
+use crate::downstream::hello::GatewayHello;
 use crate::downstream::socket::{self, SocketError};
 use crate::downstream::{HttpServer, HttpSettings, Principal, listen};
 
@@ -140,6 +141,13 @@ async fn head(stream: &mut UnixStream) -> String {
     String::from_utf8(head).unwrap()
 }
 
+async fn hello(reader: &mut FrameReader<&mut UnixStream>) -> GatewayHello {
+    match next(reader).await {
+        Some(Frame::Hello(json)) => GatewayHello::parse(&json),
+        other => panic!("{other:?}"),
+    }
+}
+
 async fn next(reader: &mut FrameReader<&mut UnixStream>) -> Option<Frame> {
     timeout(PATIENCE, reader.next()).await.unwrap().unwrap()
 }
@@ -172,11 +180,63 @@ async fn connect_carries_numbered_frames_both_ways() {
     );
     assert_eq!(bodies[1], Bytes::from_static(b"{\"code\":-32700}"));
     let session = gateway.script.last();
-    assert_eq!(session.kind, Downstream::Pipe);
+    assert_eq!(session.kind, Downstream::Socket);
     let uid = socket::own_uid();
     assert_eq!(gateway.script.principal("s-1"), Principal::Uid(uid));
     drop(stream);
+    until(&session.gone, |gone| *gone == 1).await;
+    assert!(!*session.is_closed.borrow(), "its client may come back");
+}
+
+#[tokio::test]
+async fn a_client_that_was_cut_finds_its_session_and_one_that_says_goodbye_ends_it() {
+    let gateway = gateway().await;
+    let mut stream = attach(&gateway, "/connect").await;
+    head(&mut stream).await;
+    stream.write_all(b"H {}\n").await.unwrap();
+    let mut reader = FrameReader::new(&mut stream, 1000);
+    let hello = hello(&mut reader).await;
+    assert!(!hello.is_resumed);
+    let token = hello.session.unwrap().as_str().to_owned();
+    drop(stream);
+    let session = gateway.script.last();
+    until(&session.gone, |gone| *gone == 1).await;
+
+    let mut stream = attach(&gateway, "/connect").await;
+    head(&mut stream).await;
+    let back = format!("H {{\"session\":\"{token}\",\"received\":4,\"pending\":[2,3]}}\nA 4\n");
+    stream.write_all(back.as_bytes()).await.unwrap();
+    let mut reader = FrameReader::new(&mut stream, 1000);
+    let hello = self::hello(&mut reader).await;
+    assert!(hello.is_resumed);
+    let fates = [(2, Fate::NotSent), (3, Fate::NotSent)];
+    assert_eq!(hello.welcome.fates, fates);
+    stream.write_all(b"E {}\n").await.unwrap();
     until(&session.is_closed, |is_closed| *is_closed).await;
+    let heard = session.heard.lock().clone();
+    let comeback = "attach Comeback { received: 4, pending: [2, 3] }";
+    assert!(heard.iter().any(|line| line == comeback), "{heard:?}");
+    assert!(
+        heard.iter().any(|line| line == "acknowledged 4"),
+        "{heard:?}"
+    );
+    assert_eq!(gateway.script.opened(), 1);
+}
+
+#[tokio::test]
+async fn a_forged_token_opens_another_session_and_another_endpoint_does_too() {
+    let gateway = gateway().await;
+    for (path, token) in [("/connect", "forged"), ("/connect?server=time", "s-1")] {
+        let mut stream = attach(&gateway, path).await;
+        head(&mut stream).await;
+        let text = format!("H {{\"session\":\"{token}\",\"pending\":[1]}}\n");
+        stream.write_all(text.as_bytes()).await.unwrap();
+        let mut reader = FrameReader::new(&mut stream, 1000);
+        let hello = hello(&mut reader).await;
+        assert!(!hello.is_resumed);
+        assert_eq!(hello.welcome, Welcome::default());
+    }
+    assert_eq!(gateway.script.opened(), 2);
 }
 
 #[tokio::test]
@@ -192,7 +252,7 @@ async fn what_is_received_is_acknowledged_without_an_answer() {
 }
 
 #[tokio::test]
-async fn frames_out_of_order_end_the_session() {
+async fn the_end_of_a_session_ends_its_connection() {
     let gateway = gateway().await;
     let mut stream = attach(&gateway, "/connect").await;
     head(&mut stream).await;
@@ -202,7 +262,7 @@ async fn frames_out_of_order_end_the_session() {
         .await
         .unwrap()
         .unwrap();
-    until(&gateway.script.last().is_closed, |is_closed| *is_closed).await;
+    assert!(rest.ends_with(b"E {\"reason\":\"session-ended\"}\n"));
 }
 
 #[tokio::test]

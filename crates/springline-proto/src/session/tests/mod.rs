@@ -14,4 +14,5 @@ mod random;
 mod request;
 mod rest;
 mod script;
+mod socket;
 mod stream;

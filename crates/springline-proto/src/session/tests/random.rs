@@ -118,6 +118,7 @@ impl World {
             Output::Closed => self.is_closed = true,
             Output::Persist(_)
             | Output::Mark { .. }
+            | Output::Taken(_)
             | Output::Remember { .. }
             | Output::Emit(_) => {}
         }
@@ -135,6 +136,7 @@ impl World {
                 seen.ended = true;
                 self.check_answer(&body.to_bytes(), None);
             }
+            Part::Welcome(_) | Part::Frame { .. } => panic!("a frame"),
             Part::Begin => {
                 assert!(!seen.begun);
                 seen.begun = true;

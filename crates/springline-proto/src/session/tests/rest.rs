@@ -42,7 +42,11 @@ fn restored(before: &Player, calls: Vec<PastCall>) -> Player {
 }
 
 fn past(number: u64, fate: Past) -> Vec<PastCall> {
-    vec![PastCall { number, fate }]
+    vec![PastCall {
+        number,
+        frame: 0,
+        fate,
+    }]
 }
 
 #[test]

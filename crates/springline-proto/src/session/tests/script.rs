@@ -11,6 +11,9 @@
 //! | `x1` | the connection of POST 1 broke |
 //! | `g1`, `g1 #2` | connection 1 opens (GET or pipe), with a cursor |
 //! | `z1` | connection 1 is gone |
+//! | `h1 4 2,3` | the socket attaches as connection 1, has frame 4, and waits for those in 2 and 3 |
+//! | `f1 3 4 {…}` | frame 3 comes on it, with the acknowledgement of ours up to 4 |
+//! | `k1 4` | our frames up to 4 are acknowledged on it |
 //! | `+500` | so many milliseconds later, with a timer |
 //! | `close` | the session ends |
 //! | `SERVER EVENT …` | an upstream reports |
@@ -86,6 +89,8 @@ pub(super) struct Player {
     pub(super) cursors: BTreeMap<Arc<str>, usize>,
     /// Whether it is shown that something goes to rest.
     pub(super) shows_rest: bool,
+    /// Whether the marks for the journal are shown.
+    pub(super) shows_marks: bool,
     /// What went to rest last.
     pub(super) record: Option<Record>,
 }
@@ -101,6 +106,7 @@ impl Player {
             now: Moment(Duration::from_secs(1)),
             cursors: BTreeMap::new(),
             shows_rest: false,
+            shows_marks: false,
             record: None,
         }
     }
@@ -116,7 +122,8 @@ impl Player {
                 if self.shows_rest {
                     out.push("persist".to_owned());
                 }
-            } else if !matches!(output, Output::Mark { .. }) {
+            } else if self.shows_marks || !matches!(output, Output::Mark { .. } | Output::Taken(_))
+            {
                 out.push(self.show(output));
             }
         }
@@ -150,6 +157,32 @@ impl Player {
                 cursor: (!rest.is_empty()).then(|| self.cursor(rest)),
             },
             (b'z', Some(n)) => Input::StreamClosed(Connection(n)),
+            (b'h', Some(n)) => {
+                let (received, pending) = rest.split_once(' ').unwrap_or((rest, ""));
+                let pending = pending.split(',').filter_map(|frame| frame.parse().ok());
+                Input::Attached {
+                    connection: Connection(n),
+                    comeback: Comeback {
+                        received: received.parse().unwrap_or(0),
+                        pending: pending.collect(),
+                    },
+                }
+            }
+            (b'f', Some(n)) => {
+                let mut words = rest.splitn(3, ' ');
+                let mut number = || words.next().unwrap().parse().unwrap();
+                Input::Frame {
+                    connection: Connection(n),
+                    number: number(),
+                    received: number(),
+                    line: Message::parse(full(words.next().unwrap())),
+                    refusal: None,
+                }
+            }
+            (b'k', Some(n)) => Input::Acknowledged {
+                connection: Connection(n),
+                received: rest.parse().unwrap(),
+            },
             (b'+', Some(n)) => {
                 self.now = self.now.after(Duration::from_millis(n));
                 Input::Timer
@@ -174,7 +207,13 @@ impl Player {
 
     fn show(&mut self, output: Output) -> String {
         match output {
-            Output::Persist(_) | Output::Mark { .. } => String::new(),
+            Output::Persist(_) => String::new(),
+            Output::Taken(frame) => format!("taken {frame}"),
+            Output::Mark { number, mark } => match mark {
+                Mark::Accepted { frame } => format!("accepted {number} in {frame}"),
+                Mark::Answered(_) => format!("answered {number}"),
+                Mark::Settled => format!("settled {number}"),
+            },
             Output::ToExchange { exchange, part } => format!("{exchange} {}", self.part(part)),
             Output::ToStream { connection, part } => format!("g{connection} {}", self.part(part)),
             Output::ToUpstream { server, input } => format!("{server} {}", show_input(*input)),
@@ -194,6 +233,8 @@ impl Player {
             Part::Refuse { status, body } => format!("{status} {}", brief(&body)),
             Part::Begin => "begin".to_owned(),
             Part::End => "end".to_owned(),
+            Part::Welcome(Welcome { taken, fates }) => format!("welcome {taken} {fates:?}"),
+            Part::Frame { number, data } => format!("frame {number} {}", brief(&data.to_bytes())),
             Part::Event { id, retry, data } => {
                 let mut text = "event".to_owned();
                 if let Some(id) = id {
