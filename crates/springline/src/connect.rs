@@ -109,7 +109,7 @@ impl Connect {
                 frame = next(&mut self.connection) => self.on_frame(frame),
                 reached = reached(&mut self.attempt) => {
                     self.attempt = None;
-                    self.on_reached(reached, front);
+                    self.on_reached(reached);
                 }
                 heard = hear(front, is_full) => match heard {
                     Heard::Message(message) => self.tell(Input::Client(message)),
@@ -140,7 +140,7 @@ impl Connect {
         }
     }
 
-    fn on_reached(&mut self, reached: Result<Reached, AttachError>, front: &mut Front) {
+    fn on_reached(&mut self, reached: Result<Reached, AttachError>) {
         match reached {
             Ok(Reached::Socket(stream)) => {
                 let token = self.token.clone().filter(|_| self.tether.has_session());
@@ -159,14 +159,14 @@ impl Connect {
                     welcome: hello.welcome,
                 });
             }
-            Err(error) => self.on_failed(&error, front),
+            Err(error) => self.on_failed(&error),
         }
     }
 
-    fn on_failed(&mut self, error: &AttachError, front: &mut Front) {
+    /// What waits hears of it, and so does standard error; unless a lost gateway still has time.
+    fn on_failed(&mut self, error: &AttachError) {
         let is_patient = self.tether.want(clock::moment()) == Want::Gateway;
         if !(error.is_passing() && is_patient) && self.tether.is_waiting() {
-            front.complain(&error.to_string());
             if !self.was_attached {
                 self.exit = error.exit();
             }
@@ -238,7 +238,7 @@ impl Connect {
                     if let Some(connection) = self.connection.take() {
                         connection.end().await;
                     }
-                    self.on_failed(&AttachError::Handshake(why), front);
+                    self.on_failed(&AttachError::Handshake(why));
                     continue;
                 }
             };

@@ -117,7 +117,9 @@ impl Session {
     /// The last frame of the client that was taken before the restart.
     #[must_use]
     pub fn taken_up_to(mut self, frame: u64) -> Self {
-        self.socket.set_taken(frame);
+        if frame > 0 {
+            self.socket.set_taken(frame);
+        }
         self
     }
 

@@ -5,6 +5,7 @@
 //! Must not know what a message says, nor how frames are written.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::{Deref, DerefMut};
 
 use bytes::Bytes;
 
@@ -20,9 +21,27 @@ use crate::settings::SessionSettings;
 /// Frames that may wait for their acknowledgement without a body, for each one that may with it.
 const BARE_PER_EVENT: usize = 4;
 
-/// The gateway's end of the frames.
+/// The gateway's end of the frames; on a session that has none it takes no room.
 #[derive(Default)]
-pub(super) struct Socket {
+pub(super) struct Socket(Option<Box<Frames>>);
+
+static NONE: Frames = Frames::new();
+
+impl Deref for Socket {
+    type Target = Frames;
+
+    fn deref(&self) -> &Frames {
+        self.0.as_deref().unwrap_or(&NONE)
+    }
+}
+
+impl DerefMut for Socket {
+    fn deref_mut(&mut self) -> &mut Frames {
+        self.0.get_or_insert_with(|| Box::new(Frames::new()))
+    }
+}
+
+pub(super) struct Frames {
     /// The last frame of the client that was taken.
     taken: u64,
     /// The last number of ours on the present connection, or the last one that had one.
@@ -57,7 +76,19 @@ impl Entry {
     }
 }
 
-impl Socket {
+impl Frames {
+    const fn new() -> Self {
+        Self {
+            taken: 0,
+            sent: 0,
+            unread: VecDeque::new(),
+            waiting: VecDeque::new(),
+            bytes: 0,
+            past: BTreeMap::new(),
+            expires: None,
+        }
+    }
+
     pub(super) fn taken(&self) -> u64 {
         self.taken
     }
@@ -195,7 +226,7 @@ impl Session {
 
     /// What is kept for the client, in its order, less answers that it does not want.
     fn sort_kept(&mut self, wanted: &BTreeSet<u64>) -> Vec<Entry> {
-        let socket = &mut self.socket;
+        let socket = &mut *self.socket;
         let all: Vec<Entry> = socket
             .unread
             .drain(..)
@@ -291,7 +322,10 @@ impl Session {
 
     /// The session ends: nobody comes back for anything.
     pub(super) fn clear_socket(&mut self) {
-        let socket = &mut self.socket;
+        if self.downstream != Downstream::Socket {
+            return;
+        }
+        let socket = &mut *self.socket;
         socket.expires = None;
         let past = std::mem::take(&mut socket.past).into_values();
         let mut calls: Vec<u64> = past.filter_map(|(_, call)| call).collect();
@@ -340,7 +374,7 @@ impl Session {
     }
 
     fn queue(&mut self, entry: Entry) {
-        let socket = &mut self.socket;
+        let socket = &mut *self.socket;
         socket.bytes = socket.bytes.saturating_add(entry.len());
         match (self.main, &entry.data) {
             (Some(connection), Some(data)) => {

@@ -74,9 +74,7 @@ impl Session {
                 self.redelivery.forget(stream);
                 Outlet::Gone
             }
-            Outlet::Pipe | Outlet::Socket { .. } | Outlet::Post(..) | Outlet::Gone => {
-                Outlet::Gone
-            }
+            Outlet::Pipe | Outlet::Socket { .. } | Outlet::Post(..) | Outlet::Gone => Outlet::Gone,
         };
         if self.phase == Phase::Opening && pending.method == Method::Initialize {
             // The session's id was in the answer that nobody heard.

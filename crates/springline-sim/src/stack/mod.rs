@@ -490,7 +490,6 @@ impl World {
                 self.keep_mark(CallKey { session, number }, mark);
                 Ok(())
             }
-            Output::Taken(_) => Ok(()),
             Output::ToExchange { exchange, part } => self.see_exchange(at, exchange, part),
             Output::ToStream { connection, part } => self.see_stream(at, connection, part),
             Output::ToUpstream { server, input } => {
@@ -510,7 +509,7 @@ impl World {
                 }
                 Ok(())
             }
-            Output::Emit(_) => Ok(()),
+            Output::Taken(_) | Output::Emit(_) => Ok(()),
             Output::Closed => {
                 self.desk_closed(at);
                 Ok(())

@@ -82,6 +82,12 @@ impl Gateway {
         Self::launch(self.folder, config, |_| {}).await
     }
 
+    /// Waits for this one's end, and starts another with the same state and this configuration.
+    pub(crate) async fn after(mut self, config: Value) -> Self {
+        self.ended().await;
+        Self::launch(self.folder, config, |_| {}).await
+    }
+
     async fn launch(
         folder: tempfile::TempDir,
         config: Value,

@@ -13,6 +13,7 @@ mod all;
 mod bridge;
 mod child;
 mod cli;
+mod comeback;
 mod credential;
 mod endpoint;
 mod exchange;

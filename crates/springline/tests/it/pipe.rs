@@ -49,7 +49,7 @@ impl Pipe {
     }
 
     /// The next line; nothing at the end.
-    async fn line(&mut self) -> Option<String> {
+    pub(crate) async fn line(&mut self) -> Option<String> {
         let output = self.output.as_mut().unwrap();
         soon("a line", output.next_line()).await.unwrap()
     }
@@ -325,7 +325,7 @@ async fn a_second_gateway_on_the_same_socket_names_the_first_and_leaves() {
 }
 
 /// A gateway that a `connect` started; ended with the test.
-struct Started(u32);
+pub(crate) struct Started(pub(crate) u32);
 
 impl Drop for Started {
     fn drop(&mut self) {

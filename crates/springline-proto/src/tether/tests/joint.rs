@@ -498,7 +498,6 @@ impl World {
             15..=18 => self.serve(),
             19 => self.notify(),
             20 if self.random.below(3) == 0 => self.cut(),
-            21 => self.connect(),
             22 if self.random.below(4) == 0 => {
                 self.fuse = Some(self.random.below(8));
             }
