@@ -110,6 +110,10 @@ impl Frames {
             self.bytes = self.bytes.saturating_sub(entry.len());
             answered.extend(entry.call);
         }
+        if self.unread.is_empty() {
+            // An idle session keeps no room for what it once sent.
+            self.unread.shrink_to_fit();
+        }
         answered
     }
 
