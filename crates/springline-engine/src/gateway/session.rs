@@ -13,7 +13,7 @@ use springline_proto::error::{Fault, FaultKind};
 use springline_proto::map::Map;
 use springline_proto::message::{Kind, Message, ParseError};
 use springline_proto::session::{
-    Accept, Comeback, Downstream, Endpoint, Event, Input, Output, Part, Session,
+    Accept, ClientFrame, Comeback, Downstream, Endpoint, Event, Input, Output, Part, Session,
 };
 use springline_proto::upstream::{Binding, Input as UpstreamInput};
 use springline_proto::version::Version;
@@ -618,13 +618,13 @@ impl SessionHandle {
         line: Result<Message, ParseError>,
     ) {
         let refusal = line.as_ref().ok().and_then(|line| self.cell.refusal(line));
-        self.cell.input(Input::Frame {
+        self.cell.input(Input::Frame(Box::new(ClientFrame {
             connection,
             number,
             received,
             line,
             refusal,
-        });
+        })));
     }
 
     /// The socket's client has the frames up to this one.

@@ -45,8 +45,8 @@ use crate::version::Version;
 
 pub(crate) use client::Level;
 pub use port::{
-    Accept, Comeback, Downstream, Endpoint, EntryView, Event, Fate, Input, Known, Mark, Output,
-    Part, Past, PastCall, Remembered, Welcome,
+    Accept, ClientFrame, Comeback, Downstream, Endpoint, EntryView, Event, Fate, Input, Known,
+    Mark, Output, Part, Past, PastCall, Remembered, Welcome,
 };
 pub use record::Record;
 
@@ -226,13 +226,7 @@ impl Session {
                 self.last_activity = now;
                 self.on_attached(now, connection, &comeback);
             }
-            Input::Frame {
-                connection,
-                number,
-                received,
-                line,
-                refusal,
-            } => self.on_frame(now, (connection, number, received), line, refusal),
+            Input::Frame(frame) => self.on_frame(now, *frame),
             Input::Acknowledged {
                 connection,
                 received,

@@ -89,6 +89,21 @@ pub enum Accept {
     Json,
 }
 
+/// A message of the socket's client. Boxed in the input, whose size each session's inbox pays.
+#[derive(Clone, Debug)]
+pub struct ClientFrame {
+    /// On which connection; what comes on an older one is dropped.
+    pub connection: Connection,
+    /// Its number.
+    pub number: u64,
+    /// The last frame of ours that the client has.
+    pub received: u64,
+    /// The message.
+    pub line: Result<Message, ParseError>,
+    /// What to answer in place of taking the message up, if anything: the gateway is stopping.
+    pub refusal: Option<Bytes>,
+}
+
 /// Something that happened, told to the machine.
 #[derive(Clone, Debug)]
 pub enum Input {
@@ -122,18 +137,7 @@ pub enum Input {
         comeback: Comeback,
     },
     /// Socket: a frame with a message.
-    Frame {
-        /// On which connection; what comes on an older one is dropped.
-        connection: Connection,
-        /// Its number.
-        number: u64,
-        /// The last frame of ours that the client has.
-        received: u64,
-        /// The message.
-        line: Result<Message, ParseError>,
-        /// What to answer in place of taking the message up, if anything: the gateway is stopping.
-        refusal: Option<Bytes>,
-    },
+    Frame(Box<ClientFrame>),
     /// Socket: the client has our frames up to this one.
     Acknowledged {
         /// On which connection.

@@ -7,15 +7,14 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{Deref, DerefMut};
 
-use bytes::Bytes;
-
-use super::port::{Comeback, Downstream, Event, Fate, Mark, Output, Part, Past, PastCall, Welcome};
+use super::port::{
+    ClientFrame, Comeback, Downstream, Event, Fate, Mark, Output, Part, Past, PastCall, Welcome,
+};
 use super::stream::Outlet;
 use super::{Phase, Session};
 use crate::call::{Connection, Moment};
 use crate::error::{Fault, FaultKind};
 use crate::json::Pieces;
-use crate::message::{Message, ParseError};
 use crate::settings::SessionSettings;
 
 /// Frames that may wait for their acknowledgement without a body, for each one that may with it.
@@ -263,13 +262,14 @@ impl Session {
 
     /// A message of the client. One that was taken before is not taken again; a gap ends the
     /// session, for something is lost.
-    pub(super) fn on_frame(
-        &mut self,
-        now: Moment,
-        (connection, number, received): (Connection, u64, u64),
-        line: Result<Message, ParseError>,
-        refusal: Option<Bytes>,
-    ) {
+    pub(super) fn on_frame(&mut self, now: Moment, frame: ClientFrame) {
+        let ClientFrame {
+            connection,
+            number,
+            received,
+            line,
+            refusal,
+        } = frame;
         if self.main != Some(connection) {
             return;
         }

@@ -171,13 +171,13 @@ impl Player {
             (b'f', Some(n)) => {
                 let mut words = rest.splitn(3, ' ');
                 let mut number = || words.next().unwrap().parse().unwrap();
-                Input::Frame {
+                Input::Frame(Box::new(ClientFrame {
                     connection: Connection(n),
                     number: number(),
                     received: number(),
                     line: Message::parse(full(words.next().unwrap())),
                     refusal: None,
-                }
+                }))
             }
             (b'k', Some(n)) => Input::Acknowledged {
                 connection: Connection(n),

@@ -10,8 +10,8 @@ use crate::call::{CallKey, Connection, Moment, SessionKey};
 use crate::message::{Kind, Message};
 use crate::random::Random;
 use crate::session::{
-    Comeback, Downstream, Endpoint, Input as SessionInput, Mark, Output as SessionOutput, Part,
-    Past, PastCall, Record, Session, SessionConfig, Welcome,
+    ClientFrame, Comeback, Downstream, Endpoint, Input as SessionInput, Mark,
+    Output as SessionOutput, Part, Past, PastCall, Record, Session, SessionConfig, Welcome,
 };
 use crate::settings::SessionSettings;
 use crate::tether::{Input, Output, Tether};
@@ -380,13 +380,15 @@ impl World {
             return;
         };
         match self.to_gateway.pop_front() {
-            Some(Frame::Message(number, received, body)) => self.input(SessionInput::Frame {
-                connection,
-                number,
-                received,
-                line: Message::parse(body),
-                refusal: None,
-            }),
+            Some(Frame::Message(number, received, body)) => {
+                self.input(SessionInput::Frame(Box::new(ClientFrame {
+                    connection,
+                    number,
+                    received,
+                    line: Message::parse(body),
+                    refusal: None,
+                })));
+            }
             Some(Frame::Ack(received)) => self.input(SessionInput::Acknowledged {
                 connection,
                 received,
