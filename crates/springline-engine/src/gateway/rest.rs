@@ -788,7 +788,7 @@ mod tests {
     /// A call is accepted and leaves; says whether it may.
     fn goes(rest: &Rest, number: u64, fill: impl FnOnce()) -> bool {
         let events = Events::new(100);
-        let mark = Mark::Accepted;
+        let mark = Mark::Accepted { frame: 0 };
         let accepted = [SessionOutput::Mark { number, mark }];
         rest.keep_session(SESSION, |_| Bytes::new(), &accepted, &events);
         fill();
