@@ -206,6 +206,7 @@ async fn drive<P: Parts>(
             }
             Some(Part::Begin) => {}
             // A stream has begun: nothing else can be said on it.
+            None if parts.is_cut() => return Err(Cut),
             Some(
                 Part::Accepted
                 | Part::Json(_)
@@ -213,9 +214,8 @@ async fn drive<P: Parts>(
                 | Part::Welcome(_)
                 | Part::Frame { .. }
                 | Part::End,
-            ) => return Ok(()),
-            None if parts.is_cut() => return Err(Cut),
-            None => return Ok(()),
+            )
+            | None => return Ok(()),
         }
     }
 }
