@@ -146,6 +146,16 @@ impl std::fmt::Debug for Identities {
     }
 }
 
+/// What becomes of calls in one turn of a session.
+#[derive(Default)]
+struct Placed {
+    /// New, with the frame of the client that brought each.
+    accepted: Vec<(CallId, u64)>,
+    settled: Vec<CallId>,
+    /// Answered, and too old to be asked for.
+    over: Vec<CallId>,
+}
+
 impl Rest {
     /// Opens what a state folder holds. What cannot be read is set aside and reported; the caller
     /// holds the folder's lock. Blocks on the disk.
@@ -280,8 +290,7 @@ impl Rest {
         }
         let mut ops = Vec::new();
         let mut entries = Vec::new();
-        let (mut over, mut settled) = (Vec::new(), Vec::new());
-        let mut accepted: Vec<(CallId, u64)> = Vec::new();
+        let mut turn = Placed::default();
         for output in outputs {
             match output {
                 SessionOutput::Persist(record) => {
@@ -293,33 +302,7 @@ impl Rest {
                         session,
                         number: *number,
                     };
-                    let (state, note) = match mark {
-                        Mark::Accepted { frame } => {
-                            accepted.push((call, *frame));
-                            (CallState::Accepted, *frame)
-                        }
-                        Mark::Settled => {
-                            accepted.retain(|(accepted, _)| *accepted != call);
-                            self.open.lock().remove(&call);
-                            settled.push(call);
-                            (CallState::Settled, 0)
-                        }
-                        Mark::Answered(body) => {
-                            let body = body.to_bytes();
-                            let new = accepted.iter().position(|(held, _)| *held == call);
-                            let new = new.map(|at| accepted.remove(at).1);
-                            let held = self.open.lock().remove(&call);
-                            let frame = new.or(held).unwrap_or(0);
-                            self.keep_result(call, &body, events);
-                            let answer = answer_of(&body);
-                            // One of the socket is settled when its client has it.
-                            if frame == 0 {
-                                let oldest = self.answered.lock().note(call, clock::moment().0);
-                                over.extend(oldest);
-                            }
-                            (CallState::Answered { answer }, frame)
-                        }
-                    };
+                    let (state, note) = self.place(call, mark, &mut turn, events);
                     entries.push(CallEntry { call, state, note });
                 }
                 SessionOutput::Taken(frame) => entries.push(CallEntry {
@@ -338,11 +321,48 @@ impl Rest {
         if self.write(&ops, &entries, events).journal.is_ok() {
             // One that the journal does not know is not followed: after a crash its outcome is
             // unknown, whatever became of it.
-            self.open.lock().extend(accepted);
+            self.open.lock().extend(turn.accepted);
         }
-        self.settle(&over, events);
-        if let Err(error) = self.results.forget(&settled) {
+        self.settle(&turn.over, events);
+        if let Err(error) = self.results.forget(&turn.settled) {
             report(events, "results", &error);
+        }
+    }
+
+    /// What the journal is told of a call, with the frame that brought it.
+    fn place(
+        &self,
+        call: CallId,
+        mark: &Mark,
+        turn: &mut Placed,
+        events: &Events,
+    ) -> (CallState, u64) {
+        match mark {
+            Mark::Accepted { frame } => {
+                turn.accepted.push((call, *frame));
+                (CallState::Accepted, *frame)
+            }
+            Mark::Settled => {
+                turn.accepted.retain(|(accepted, _)| *accepted != call);
+                self.open.lock().remove(&call);
+                turn.settled.push(call);
+                (CallState::Settled, 0)
+            }
+            Mark::Answered(body) => {
+                let body = body.to_bytes();
+                let new = turn.accepted.iter().position(|(held, _)| *held == call);
+                let new = new.map(|at| turn.accepted.remove(at).1);
+                let held = self.open.lock().remove(&call);
+                let frame = new.or(held).unwrap_or(0);
+                self.keep_result(call, &body, events);
+                let answer = answer_of(&body);
+                // One of the socket is settled when its client has it.
+                if frame == 0 {
+                    let oldest = self.answered.lock().note(call, clock::moment().0);
+                    turn.over.extend(oldest);
+                }
+                (CallState::Answered { answer }, frame)
+            }
         }
     }
 
