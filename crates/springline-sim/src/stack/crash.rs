@@ -257,7 +257,9 @@ impl World {
             let Some(id) = record.route.session_id else {
                 continue;
             };
-            if self.stack.store_failed {
+            // Behind a slow write a record may outlive its session until the one that took the place has
+            // written: the next use then finds the session gone.
+            if self.stack.store_failed || self.stack.is_slow() {
                 self.server.is_known_again(&id);
                 continue;
             }
