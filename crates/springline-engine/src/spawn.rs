@@ -127,7 +127,7 @@ mod tests {
 
     #[tokio::test]
     async fn work_that_nobody_waits_for_any_more_goes_on_by_itself() {
-        let (begin, begun) = oneshot::channel::<()>();
+        let (start, begun) = oneshot::channel::<()>();
         let (tell, told) = oneshot::channel();
         let mut errand = Errand::one();
         errand.take_on("test", async move {
@@ -142,7 +142,7 @@ mod tests {
         })
         .await;
         drop(work);
-        begin.send(()).unwrap();
+        start.send(()).unwrap();
         assert_eq!(told.await, Ok(7));
     }
 
