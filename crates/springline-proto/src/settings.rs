@@ -99,6 +99,9 @@ impl Default for UpstreamSettings {
     }
 }
 
+/// How long a session of the socket waits for its client after a cut, or after a start of the gateway.
+pub const COMEBACK_MAX: Duration = Duration::from_mins(1);
+
 /// How a session treats its client. All spans are wall time.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SessionSettings {
@@ -121,8 +124,6 @@ pub struct SessionSettings {
     pub redelivery_bytes_max: usize,
     /// How long an event is kept for redelivery.
     pub redelivery_age_max: Duration,
-    /// How long a session of the socket waits for its client after a cut (issue 3).
-    pub comeback_max: Duration,
 }
 
 impl SessionSettings {
@@ -137,7 +138,6 @@ impl SessionSettings {
         redelivery_events_max: 1000,
         redelivery_bytes_max: 16 * 1024 * 1024,
         redelivery_age_max: Duration::from_hours(1),
-        comeback_max: Duration::from_mins(1),
     };
 }
 

@@ -31,7 +31,7 @@ use std::time::Duration;
 use springline_proto::call::Connection;
 use springline_proto::message::{Message, ParseError};
 use springline_proto::session::{Accept, Comeback, Downstream, Endpoint, Part, Session};
-use springline_proto::settings::SessionSettings;
+use springline_proto::settings::COMEBACK_MAX;
 use springline_proto::upstream::{Input as UpstreamInput, Standby};
 use springline_proto::version::Version;
 
@@ -498,7 +498,7 @@ async fn expire_sessions(shared: std::sync::Weak<Shared>) {
 
 /// Ends the sessions of the socket whose clients did not come back after this start.
 async fn end_abandoned(shared: std::sync::Weak<Shared>) {
-    tokio::time::sleep(SessionSettings::default().comeback_max).await;
+    tokio::time::sleep(COMEBACK_MAX).await;
     let Some(shared) = shared.upgrade() else {
         return;
     };

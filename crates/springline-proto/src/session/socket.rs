@@ -15,7 +15,7 @@ use super::{Phase, Session};
 use crate::call::{Connection, Moment};
 use crate::error::{Fault, FaultKind};
 use crate::json::Pieces;
-use crate::settings::SessionSettings;
+use crate::settings::{COMEBACK_MAX, SessionSettings};
 
 /// Frames that may wait for their acknowledgement without a body, for each one that may with it.
 const BARE_PER_EVENT: usize = 4;
@@ -313,7 +313,7 @@ impl Session {
             self.close(now, &Fault::new(FaultKind::SessionEnded));
             return;
         }
-        self.socket.expires = Some(now.after(self.settings.comeback_max));
+        self.socket.expires = Some(now.after(COMEBACK_MAX));
     }
 
     pub(super) fn expire_socket(&mut self, now: Moment) {
