@@ -536,7 +536,8 @@ fn connect_with_a_wrong_name_names_the_servers_and_exits_with_6() {
     let text = "there is no server \"nope\"; configured are demo, scribe, gone, unset";
     assert_eq!(error["message"], text);
     assert_eq!(error["data"]["retry"], "no");
-    assert_eq!(ran.err(), format!("springline connect: {text}\n"));
+    let hint = "correct the name that `springline connect` is given";
+    assert_eq!(ran.err(), format!("springline connect: {text}; {hint}\n"));
     assert_eq!(ran.code(), 6);
     assert_eq!(gateway.run(&["stop"]).code(), 0);
     assert_eq!(gateway.ended().0, Some(0));
