@@ -257,6 +257,21 @@ impl Fault {
         text
     }
 
+    /// What to do about it. A hint for a call that did not run may say to send it again, which is
+    /// wrong once it may have run.
+    fn hint(&self) -> &'static str {
+        let row = self.kind.row();
+        match self.outcome {
+            Outcome::Unknown if row.outcome == Outcome::NotExecuted => {
+                FaultKind::OutcomeUnknown.row().hint
+            }
+            Outcome::Executed if row.outcome != Outcome::Executed => {
+                FaultKind::ResultLost.row().hint
+            }
+            Outcome::NotExecuted | Outcome::Unknown | Outcome::Executed => row.hint,
+        }
+    }
+
     /// The JSON text of the `error` member.
     pub fn to_json(&self) -> String {
         let row = self.kind.row();
@@ -266,7 +281,9 @@ impl Fault {
         let mut put = |args: std::fmt::Arguments<'_>| json.write_fmt(args).unwrap_or_default();
         put(format_args!(
             r#"{{"code":{},"message":{message},"data":{{"code":"{}","message":{message},"hint":"{}""#,
-            row.code, row.name, row.hint
+            row.code,
+            row.name,
+            self.hint()
         ));
         if let Some(server) = &self.server {
             put(format_args!(r#","server":{}"#, crate::json::quote(server)));
@@ -419,6 +436,26 @@ mod tests {
         assert_eq!(value["data"]["outcome"], "not_executed");
         assert_eq!(value["data"]["retry"], "safe");
         assert_eq!(value["data"]["server"], "github");
+    }
+
+    #[test]
+    fn no_hint_says_to_send_a_call_again_that_may_have_run() {
+        let hint = |kind, outcome| {
+            let json = Fault::new(kind).outcome(outcome).to_json();
+            let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+            value["data"]["hint"].as_str().unwrap().to_owned()
+        };
+        for kind in FaultKind::ALL {
+            let may_have_run = hint(*kind, Outcome::Unknown);
+            assert!(!may_have_run.contains("may be sent again"), "{kind:?}");
+            assert!(!may_have_run.starts_with("send the call again"), "{kind:?}");
+            assert!(
+                !hint(*kind, Outcome::Executed).contains("may be sent again"),
+                "{kind:?}"
+            );
+        }
+        let stopped = hint(FaultKind::ShuttingDown, Outcome::NotExecuted);
+        assert_eq!(stopped, "send the call again when it runs");
     }
 
     #[test]

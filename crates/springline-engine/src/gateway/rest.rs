@@ -743,7 +743,14 @@ fn since_epoch() -> Duration {
 fn report(events: &Events, what: &'static str, error: &dyn std::error::Error) {
     let mut facts = serde_json::Map::new();
     facts.insert("what".to_owned(), what.into());
-    facts.insert("cause".to_owned(), chain(error).into());
+    let cause = chain(error);
+    // Nothing outlives the process from now on: the operator must hear of it where logs are read.
+    tracing::error!(
+        what,
+        cause,
+        "what must outlive the gateway could not be written"
+    );
+    facts.insert("cause".to_owned(), cause.into());
     events.record("store.failed", facts);
 }
 
