@@ -173,10 +173,8 @@ mod tests {
         let path = |folder: &str| format!("cd \"/{folder}/me/code\"");
         assert_eq!(judge(machine_paths, "a.sh", &path("home")), 1);
         assert_eq!(judge(machine_paths, "a.sh", &path("root")), 1);
-        assert_eq!(
-            judge(machine_paths, "a.md", "https://host.example/work/x"),
-            0
-        );
+        let address = format!("https://host.example/{}/x", "home");
+        assert_eq!(judge(machine_paths, "a.md", &address), 0);
         assert_eq!(judge(machine_paths, "a.md", "cd \"/home/you/code\""), 0);
         assert_eq!(judge(machine_paths, "a.md", "/tmp/springline-$UID/"), 0);
     }

@@ -19,6 +19,7 @@ mod rest;
 mod revive;
 mod session;
 mod shared;
+mod stored;
 mod timer;
 mod upstream;
 

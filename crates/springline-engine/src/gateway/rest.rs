@@ -1,19 +1,19 @@
 //! What goes to rest: records and journal, and what is made from them again after a restart.
 //!
-//! Owns the layout of the values that are stored. A wire id is never stored: records are found by
-//! its keyed digest. Must not know what a machine's record holds.
+//! Owns the ways to the store and to the journal, which hold no wire id: records are found by its keyed
+//! digest. Must not know how a value is laid out, nor what a machine's record holds.
 
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use bytes::{BufMut as _, Bytes, BytesMut};
+use bytes::Bytes;
 use parking_lot::Mutex;
 use springline_proto::call::SessionKey;
 use springline_proto::error::{Fault, Outcome};
 use springline_proto::message::Message;
-use springline_proto::session::{Downstream, Mark, Output as SessionOutput, Past, PastCall};
+use springline_proto::session::{Mark, Output as SessionOutput, Past, PastCall};
 use springline_proto::upstream::{Event as UpstreamEvent, Output as UpstreamOutput};
 use springline_store::{
     Answer, CallEntry, CallId, CallState, DigestKey, EmbeddedStore, Entries, EntryMemory,
@@ -23,6 +23,7 @@ use springline_store::{
 
 use super::answered::AnsweredCalls;
 use super::claim::{report_removal, upstream_key, upstream_value};
+use super::stored::{SessionKind, Stored, digest_of, key_of, kind_and_use, open_session};
 use crate::clock;
 use crate::config::{Definition, Identity};
 use crate::event::Events;
@@ -43,6 +44,7 @@ struct Dormant {
     /// The one server that it speaks to; none for all.
     endpoint: Option<Box<str>>,
 }
+
 /// Longer than any error response of ours to an ordinary id.
 const FAULT_LEN_MAX: usize = 8 * 1024;
 
@@ -88,45 +90,6 @@ pub struct Rest {
     pub(crate) is_durable: bool,
     /// What stands for the one pipe of a bridge whose session upstream outlives the process.
     pub(crate) pipe: Option<SessionDigest>,
-}
-
-/// How the client of a stored session is attached; the first byte of its value.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum SessionKind {
-    Http = 1,
-    Socket = 2,
-}
-
-impl SessionKind {
-    pub(crate) fn of(downstream: Downstream) -> Self {
-        match downstream {
-            Downstream::Http | Downstream::Pipe => Self::Http,
-            Downstream::Socket => Self::Socket,
-        }
-    }
-
-    pub(crate) fn downstream(self) -> Downstream {
-        match self {
-            Self::Http => Downstream::Http,
-            Self::Socket => Downstream::Socket,
-        }
-    }
-
-    fn read(byte: u8) -> Option<Self> {
-        [Self::Http, Self::Socket]
-            .into_iter()
-            .find(|kind| *kind as u8 == byte)
-    }
-}
-
-/// A stored session, opened.
-pub(crate) struct Stored {
-    pub(crate) kind: SessionKind,
-    pub(crate) principal: String,
-    pub(crate) endpoint: Option<String>,
-    pub(crate) key: u64,
-    pub(crate) cursor_key: [u8; 32],
-    pub(crate) record: Bytes,
 }
 
 /// Tells definitions apart at rest, where no credential may stand.
@@ -633,69 +596,10 @@ impl Rest {
     }
 }
 
-/// The layout of a stored session; the last use comes first, so that a start reads no more.
-pub(crate) fn session_value(
-    kind: SessionKind,
-    principal: &str,
-    endpoint: Option<&str>,
-    key: u64,
-    cursor_key: &[u8; 32],
-    record: &[u8],
-) -> Bytes {
-    let mut out = BytesMut::with_capacity(96 + record.len());
-    out.put_u8(kind as u8);
-    out.put_u64(u64::try_from(since_epoch().as_millis()).unwrap_or(u64::MAX));
-    out.put_u64(key);
-    out.put_slice(cursor_key);
-    for text in [Some(principal), endpoint] {
-        let bytes = text.unwrap_or("\0").as_bytes();
-        out.put_u16(u16::try_from(bytes.len()).unwrap_or(u16::MAX));
-        out.put_slice(bytes);
-    }
-    out.put_slice(record);
-    out.freeze()
-}
-
 /// The journal's note of the last frame that was taken stands under this number, which no call has:
 /// calls are numbered from the start's base.
 fn taken_of(session: SessionDigest) -> CallId {
     CallId { session, number: 0 }
-}
-
-fn kind_and_use(value: &[u8]) -> Option<(SessionKind, Duration)> {
-    let kind = SessionKind::read(*value.first()?)?;
-    let millis = u64::from_be_bytes(value.get(1..9)?.try_into().ok()?);
-    Some((kind, Duration::from_millis(millis)))
-}
-
-fn open_session(value: &Bytes) -> Option<Stored> {
-    let (kind, _) = kind_and_use(value)?;
-    let key = u64::from_be_bytes(value.get(9..17)?.try_into().ok()?);
-    let cursor_key = value.get(17..49)?.try_into().ok()?;
-    let mut at = 49;
-    let mut text = || {
-        let len = usize::from(u16::from_be_bytes(value.get(at..at + 2)?.try_into().ok()?));
-        let bytes = value.get(at + 2..at + 2 + len)?;
-        at += 2 + len;
-        std::str::from_utf8(bytes).ok().map(str::to_owned)
-    };
-    let (principal, endpoint) = (text()?, text()?);
-    Some(Stored {
-        kind,
-        principal,
-        endpoint: (endpoint != "\0").then_some(endpoint),
-        key,
-        cursor_key,
-        record: value.slice(at..),
-    })
-}
-
-fn key_of(session: SessionDigest) -> Bytes {
-    Bytes::copy_from_slice(&session.0)
-}
-
-fn digest_of(key: &[u8]) -> Option<SessionDigest> {
-    key.try_into().ok().map(SessionDigest)
 }
 
 /// Counts this start.
@@ -734,7 +638,7 @@ fn fate_of(answer: Answer) -> Past {
     }
 }
 
-fn since_epoch() -> Duration {
+pub(super) fn since_epoch() -> Duration {
     clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 

@@ -11,9 +11,9 @@ use springline_proto::session::{
 use springline_proto::settings::SessionSettings;
 use springline_store::SessionDigest;
 
-use super::rest::Stored;
 use super::session::{Identity, SessionCell};
 use super::shared::Shared;
+use super::stored::Stored;
 use crate::clock;
 use crate::config::Settings;
 use crate::downstream::Principal;

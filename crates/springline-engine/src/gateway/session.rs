@@ -24,8 +24,8 @@ use super::global::GlobalCell;
 use super::home::Home;
 use super::last_use::LastUse;
 use super::mailbox::{Mailbox, Put};
-use super::rest;
 use super::shared::{Owner, Shared};
+use super::stored::{SessionKind, session_value};
 use super::timer::Wake;
 use super::upstream::UpstreamCell;
 use crate::downstream::Principal;
@@ -225,8 +225,8 @@ impl SessionCell {
             Endpoint::All => None,
         };
         let principal = self.principal.to_string();
-        let kind = rest::SessionKind::of(self.kind);
-        rest::session_value(
+        let kind = SessionKind::of(self.kind);
+        session_value(
             kind,
             &principal,
             endpoint,

@@ -676,10 +676,11 @@ print(json.dumps({"jsonrpc": "2.0", "method": "fds", "params": [own, os.getpgrp(
     assert!(rig.message().await.ends_with(r#""params": [[], true]}"#));
 }
 
-/// What [`a_killed_gateway_leaves_no_orphan`] kills: it runs in a process of its own.
-#[tokio::test]
-#[ignore = "is started by another test"]
-async fn gateway_that_is_killed() {
+/// Tells a process that it is what [`a_killed_gateway_leaves_no_orphan`] kills.
+const VICTIM: &str = "SPRINGLINE_TEST_VICTIM";
+
+/// Starts a child with a grandchild, tells both pids and lives on.
+async fn be_killed() {
     let mut rig = Rig::open(
         sh(r#"
 trap "" TERM HUP
@@ -700,13 +701,16 @@ exec python3 -c 'import signal; signal.pause()'"#),
 
 #[tokio::test]
 async fn a_killed_gateway_leaves_no_orphan() {
+    if std::env::var_os(VICTIM).is_some() {
+        return be_killed().await;
+    }
     let mut gateway = Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
-            "upstream::stdio::tests::gateway_that_is_killed",
-            "--ignored",
+            "upstream::stdio::tests::a_killed_gateway_leaves_no_orphan",
             "--nocapture",
         ])
+        .env(VICTIM, "1")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
