@@ -642,8 +642,9 @@ pub(super) fn since_epoch() -> Duration {
     clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Something could not be made durable. Calls go on: a client is better served without the promise
-/// for the next crash than not at all, and the operator hears of it.
+/// Something could not be made durable. Calls go on, but for those that the journal holds as not sent: a
+/// client is better served without the promise for the next crash than not at all, and the operator hears
+/// of it.
 fn report(events: &Events, what: &'static str, error: &dyn std::error::Error) {
     let mut facts = serde_json::Map::new();
     facts.insert("what".to_owned(), what.into());
