@@ -10,8 +10,8 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use springline_proto::call::SessionKey;
 use springline_proto::error::{Fault, FaultKind};
-use springline_proto::shared::{Parted, Shared as SharedMachine};
-use springline_proto::upstream::{Binding, Drain, Hello, Input, Upstream};
+use springline_proto::shared::{Parted, Shared as SharedMachine, hello as shared_hello};
+use springline_proto::upstream::{Binding, Drain, Input, Upstream};
 
 use super::claim::GLOBAL;
 use super::entry::EntrySpec;
@@ -21,15 +21,6 @@ use super::session::SessionCell;
 use super::shared::{Owner, Shared, fault_of};
 use super::upstream::UpstreamCell;
 use crate::clock;
-
-/// What a server that several clients share is told of its client. No roots: they would be those of
-/// all clients. What else it asks goes to the one client that has a call in flight.
-const PARAMS: &str = concat!(
-    r#"{"protocolVersion":"2025-11-25","capabilities":{"sampling":{},"elicitation":{"form":{},"url":{}}},"#,
-    r#""clientInfo":{"name":"springline","version":""#,
-    env!("CARGO_PKG_VERSION"),
-    r#""}}"#
-);
 
 struct State {
     current: Arc<UpstreamCell>,
@@ -56,10 +47,7 @@ impl GlobalCell {
         let rest = shared.rest.is_durable.then_some(GLOBAL);
         let machine = shared.machine(config, rest, &spec.identity);
         let result = shared.announced(&name);
-        let hello = Hello {
-            params: PARAMS.into(),
-        };
-        let machine = SharedMachine::new(machine, hello, result);
+        let machine = SharedMachine::new(machine, shared_hello(), result);
         Arc::new_cyclic(|this: &Weak<Self>| {
             let owner = Owner {
                 session: SessionKey::SHARED,

@@ -32,6 +32,22 @@ use crate::upstream::{
     UpstreamConfig, share_settings,
 };
 
+/// What a server that several clients share is told of its client. No roots: they would be those of
+/// all clients. What else it asks goes to the one client that has a call in flight.
+const PARAMS: &str = concat!(
+    r#"{"protocolVersion":"2025-11-25","capabilities":{"sampling":{},"elicitation":{"form":{},"url":{}}},"#,
+    r#""clientInfo":{"name":"springline","version":""#,
+    env!("CARGO_PKG_VERSION"),
+    r#""}}"#
+);
+
+/// The handshake with a server that several clients share.
+pub fn hello() -> Hello {
+    Hello {
+        params: PARAMS.into(),
+    }
+}
+
 /// What is known of one session's use of the upstream.
 #[derive(Clone, Debug, Default)]
 struct Bound {

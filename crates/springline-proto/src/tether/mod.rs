@@ -430,6 +430,11 @@ impl Tether {
         for open in std::mem::take(&mut self.open).into_values() {
             self.fail(&open.id, FaultKind::OutcomeUnknown);
         }
+        self.answer_held(error);
+    }
+
+    /// Answers the requests that never left with this error.
+    fn answer_held(&mut self, error: &str) {
         for held in std::mem::take(&mut self.held) {
             if let (true, Some(id)) = (held.is_request(), held.message.id()) {
                 self.places.remove(&id);
@@ -480,17 +485,10 @@ impl Tether {
             .stopping
             .is_some_and(|at| at.after(STOPPING_MAX) <= now)
         {
-            self.refuse_held();
+            // It takes longer than a client should wait.
+            self.answer_held(&Fault::new(FaultKind::ShuttingDown).to_json());
         }
         self.leave_if_stopping(now);
-    }
-
-    /// A gateway that is stopping takes longer than a client should wait.
-    fn refuse_held(&mut self) {
-        let fault = Fault::new(FaultKind::ShuttingDown);
-        let open = std::mem::take(&mut self.open);
-        self.on_refused(&fault.to_json());
-        self.open = open;
     }
 
     fn acknowledge(&mut self) {
