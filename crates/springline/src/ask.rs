@@ -4,8 +4,6 @@
 //! Owns: what they print. With `--json` that is the gateway's own answer, byte for byte. It must
 //! not know how the gateway comes to an answer.
 
-use std::path::PathBuf;
-
 use http_body_util::BodyExt as _;
 use serde_json::Value;
 use springline_engine::config::{self, Overrides, ProcessEnvironment, Sources};
@@ -18,23 +16,28 @@ use crate::exit::Exit;
 
 type Ended = Result<Exit, Failure>;
 
-/// The socket to ask: `--socket`, else what configuration and environment say. Without `--socket` a
-/// configuration that is refused is told, for the gateway may be elsewhere.
-fn socket(place: PlaceArgs) -> Result<PathBuf, Failure> {
-    if let Some(socket) = place.socket {
-        return Ok(socket);
-    }
-    let sources = Sources::from_files(place.config);
-    config::load(&sources, &Overrides::default(), &ProcessEnvironment)
-        .map(|config| config.settings.socket)
-        .map_err(|error| {
-            let text = format!("configuration refused: {error}; --socket PATH goes without it");
-            Failure::new(Exit::Config, text)
-        })
-}
-
+/// Connects to the gateway at `--socket`, else at the socket that configuration and environment name.
+/// Nothing else of the configuration counts: a gateway that runs can be asked whatever is wrong with
+/// a file by now.
 async fn connect(place: PlaceArgs) -> Result<Api, Failure> {
-    Api::connect(&socket(place)?).await
+    let sources = Sources::from_files(place.config);
+    let overrides = Overrides {
+        socket: place.socket,
+        ..Overrides::default()
+    };
+    let socket = config::socket(&sources, &overrides, &ProcessEnvironment).map_err(|error| {
+        let text = format!("configuration refused: {error}; --socket PATH goes without it");
+        Failure::new(Exit::Config, text)
+    })?;
+    Api::connect(&socket).await.map_err(|mut failure| {
+        // A gateway that did not start for this very reason is not there to say so.
+        let is_named = overrides.socket.is_some();
+        let loaded = config::load(&sources, &overrides, &ProcessEnvironment);
+        if let (false, Err(error)) = (is_named, loaded) {
+            failure.text = format!("{}; the configuration is refused: {error}", failure.text);
+        }
+        failure
+    })
 }
 
 /// Asks for a document and prints it: raw, or as `show` does.

@@ -12,6 +12,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use springline_engine::clock;
+use springline_engine::config::{self, ConfigError, Overrides, ProcessEnvironment, Sources};
 use springline_engine::downstream::socket::{self, PidLock, SocketError};
 use springline_proto::error::sanitise;
 use tokio::net::UnixStream;
@@ -30,6 +31,9 @@ const LOOK_PAUSE: Duration = Duration::from_millis(20);
 /// Bytes at the end of the log in which its last line is looked for.
 const LOG_TAIL: u64 = 16 * 1024;
 
+/// The name of the log in the state folder.
+const LOG: &str = "gateway.log";
+
 /// Bytes of that line in an error.
 const LINE_MAX: usize = 300;
 
@@ -40,8 +44,11 @@ pub struct StartSpec {
     pub program: PathBuf,
     /// Its arguments.
     pub args: Vec<OsString>,
-    /// Where its output goes.
+    /// Where its output goes, unless `origin` says where.
     pub log: PathBuf,
+    /// The configuration that it will read. What it would refuse is found out before it is started,
+    /// and told in its own words.
+    pub origin: Option<(Sources, Overrides)>,
 }
 
 impl StartSpec {
@@ -58,8 +65,18 @@ impl StartSpec {
         Ok(Self {
             program: std::env::current_exe()?,
             args: args.into(),
-            log: state_dir.join("gateway.log"),
+            log: state_dir.join(LOG),
+            origin: None,
         })
+    }
+
+    /// The same, as the configuration now is. Blocks on the disk.
+    fn checked(mut self) -> Result<Self, StartError> {
+        if let Some((sources, overrides)) = &self.origin {
+            let config = config::load(sources, overrides, &ProcessEnvironment)?;
+            self.log = config.settings.state_dir.join(LOG);
+        }
+        Ok(self)
     }
 }
 
@@ -69,6 +86,9 @@ pub enum StartError {
     /// The socket's folder is not safe.
     #[error(transparent)]
     Place(#[from] SocketError),
+    /// It would end at once.
+    #[error("no gateway runs, and none can be started: configuration refused: {0}")]
+    Config(#[from] ConfigError),
     /// The system refused.
     #[error("no gateway runs, and one could not be started: {0}")]
     Refused(#[from] io::Error),
@@ -96,6 +116,9 @@ pub enum StartError {
 /// # Errors
 /// [`StartError`]; a later attempt may do.
 pub async fn connect_or_start(path: &Path, spec: &StartSpec) -> Result<UnixStream, StartError> {
+    let spec = spec.clone();
+    let checked = tokio::task::spawn_blocking(move || spec.checked()).await;
+    let spec = &checked.map_err(io::Error::from)??;
     socket::prepare_folder(path)?;
     let mut lock_path = path.as_os_str().to_owned();
     lock_path.push(".start");

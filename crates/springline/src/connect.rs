@@ -16,6 +16,9 @@ use springline_engine::clock;
 use springline_engine::downstream::frame::Frame;
 use springline_engine::downstream::hello::{ClientHello, Token};
 use springline_proto::call::Moment;
+use springline_proto::error::error_response;
+use springline_proto::message::Kind;
+use springline_proto::settings::BODY_MAX;
 use springline_proto::tether::{Input, Output, Tether, Want};
 use tokio::time::sleep;
 
@@ -64,6 +67,44 @@ pub async fn run(args: ConnectArgs) -> ExitCode {
     }
     front.close().await;
     ExitCode::from(connect.exit)
+}
+
+/// Refuses whatever the client asks, in these words, until it has finished: where a gateway would be
+/// is not known. A client that gets an answer shows it; one whose server just ends mostly does not.
+pub async fn refuse(text: &str, exit: u8) -> ExitCode {
+    let error = AttachError::Config(text.to_owned());
+    let Ok(mut front) = Front::open("connect", BODY_MAX) else {
+        complain("connect", text);
+        return ExitCode::from(exit);
+    };
+    let mut is_told = false;
+    let refused = loop {
+        let answered = match front.heard().await {
+            Heard::Message(message) => {
+                match message.id().filter(|_| message.kind() == Kind::Request) {
+                    Some(id) => {
+                        is_told = true;
+                        let answer = error_response(Some(&id), &error.to_json());
+                        front.pass(answer.into()).await
+                    }
+                    None => Ok(()),
+                }
+            }
+            Heard::Malformed(error) => front.refuse(&error).await,
+            Heard::Finished => break Ok(()),
+            Heard::Deaf => break Err(Deaf),
+        };
+        if answered.is_err() {
+            break answered;
+        }
+    };
+    if !is_told {
+        front.complain(text);
+    }
+    if refused.is_ok() {
+        front.close().await;
+    }
+    ExitCode::from(exit)
 }
 
 struct Connect {

@@ -10,6 +10,7 @@ use anyhow::Context as _;
 use springline::autostart::StartSpec;
 use springline::{bridge, connect};
 use springline_engine::config::{self, Overrides, ProcessEnvironment, Sources};
+use springline_proto::settings::BODY_MAX;
 
 use crate::cli::{BridgeArgs, ConnectArgs};
 use crate::exit::Exit;
@@ -22,46 +23,46 @@ pub(crate) async fn connect(args: ConnectArgs) -> anyhow::Result<ExitCode> {
         .iter()
         .map(std::path::absolute)
         .collect::<Result<Vec<_>, _>>()?;
-    let has_socket = args.place.socket.is_some();
-    let mut overrides = Overrides {
+    let overrides = Overrides {
         socket: args.place.socket,
         ..Overrides::default()
     };
     let sources = Sources::from_files(files.clone());
-    let mut may_start = !args.no_start;
-    let mut loaded = config::load(&sources, &overrides, &ProcessEnvironment);
-    if loaded.is_err() && (has_socket || !may_start) {
-        // On a machine without HOME there is no state folder, and only a start needs one. Whatever
-        // else is wrong shows again.
-        overrides.state_dir = Some(PathBuf::from("/nonexistent"));
-        may_start = false;
-        loaded = config::load(&sources, &overrides, &ProcessEnvironment);
-    }
-    let config = match loaded {
-        Ok(config) => config,
+    let loaded = config::load(&sources, &overrides, &ProcessEnvironment);
+    let (socket, state_dir, body_max) = match loaded {
+        Ok(config) => {
+            let settings = config.settings;
+            (settings.socket, settings.state_dir, settings.body_max)
+        }
         Err(error) => {
-            crate::say(&format!("configuration refused: {error}"));
-            return Ok(Exit::Config.into());
+            // A gateway that runs needs none of it. One that is to be started does: it is read again
+            // then, and what is wrong by that time is told to the client.
+            let found = config::socket(&sources, &overrides, &ProcessEnvironment);
+            let Ok(socket) = found else {
+                let text = format!("configuration refused: {error}");
+                return Ok(connect::refuse(&text, Exit::Config as u8).await);
+            };
+            (socket, PathBuf::new(), BODY_MAX)
         }
     };
-    let settings = config.settings;
-    let start = if may_start {
-        let mut start = StartSpec::own(&settings.socket, &settings.state_dir)
-            .context("the running program has no path")?;
+    let start = if args.no_start {
+        None
+    } else {
+        let mut start =
+            StartSpec::own(&socket, &state_dir).context("the running program has no path")?;
         for file in files {
             start
                 .args
                 .extend(["--config".into(), file.into_os_string()]);
         }
+        start.origin = Some((sources, overrides));
         Some(start)
-    } else {
-        None
     };
     let args = connect::ConnectArgs {
         server: args.server,
-        socket: settings.socket,
+        socket,
         start,
-        body_max: settings.body_max,
+        body_max,
     };
     Ok(connect::run(args).await)
 }

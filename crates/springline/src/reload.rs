@@ -121,7 +121,7 @@ impl Reloader {
             }
             Ok((Err(error), prints)) => {
                 self.watch.add(prints);
-                Err(text_of(&error))
+                Err(error.to_string())
             }
             Err(error) => Err(error.to_string()),
         };
@@ -135,10 +135,22 @@ impl Reloader {
         }
     }
 
-    /// A listener that the network reaches is never left without a guard: it stays open until the
-    /// end of the process, whatever the new text says of its address.
+    /// A file that was read and is gone takes no server away: whoever wants none can write so. And a
+    /// listener that the network reaches is never left without a guard: it stays open until the end
+    /// of the process, whatever the new text says of its address.
     fn admit(&self, config: Config) -> Result<Config, String> {
         let current = self.current.lock();
+        let gone = current
+            .files
+            .iter()
+            .find(|file| !config.files.contains(file));
+        if let Some(file) = gone {
+            return Err(format!(
+                "{}: the configuration file is gone; put it back, or write `{{}}` into it if there \
+                 shall be no servers",
+                file.display()
+            ));
+        }
         let is_open =
             |listen: &Option<Listen>| listen.as_ref().is_some_and(|listen| !listen.is_loopback());
         if is_open(&current.settings.listen) && config.settings.tokens.is_empty() {
@@ -209,18 +221,6 @@ fn keep_fixed(old: &Settings, new: &mut Settings) -> Vec<String> {
         note("lineBuffers");
     }
     notes
-}
-
-/// The error with its cause, in one line.
-pub(crate) fn text_of(error: &ConfigError) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }
 
 /// Starts to carry out reloads.

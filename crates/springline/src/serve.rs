@@ -47,10 +47,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     let (config, prints) = match origin.read() {
         (Ok(config), prints) => (config, prints),
         (Err(error), _) => {
-            crate::say(&format!(
-                "configuration refused: {}",
-                reload::text_of(&error)
-            ));
+            crate::say(&format!("configuration refused: {error}"));
             return Ok(Exit::Config);
         }
     };

@@ -25,6 +25,7 @@ mod reference;
 mod schema;
 mod secret;
 mod setting;
+mod socket;
 mod source;
 mod unit;
 mod value;
@@ -44,6 +45,7 @@ pub use self::reference::reference;
 pub use self::schema::{schema, schema_page};
 pub use self::secret::Secret;
 pub use self::setting::{Listen, PORT_DEFAULT, Settings};
+pub use self::socket::socket;
 pub use self::source::Sources;
 pub use self::unit::{parse_bytes, parse_duration, show_bytes, show_duration};
 

@@ -121,15 +121,14 @@ impl fmt::Display for Note {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// A file that was named explicitly does not exist or cannot be read.
-    #[error("{}: cannot read the configuration file named by {named_by} ({source}); correct the path or the permissions", path.display())]
+    #[error("{}: cannot read the configuration file named by {named_by} ({cause}); correct the path or the permissions", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
         /// Who named it: `--config`, `SPRINGLINE_CONFIG` or `the default path`.
         named_by: &'static str,
-        /// Why it cannot be read.
-        #[source]
-        source: std::io::Error,
+        /// Why it cannot be read; part of the text, and so no source of it.
+        cause: std::io::Error,
     },
     /// The text of a file or of a top-level setting is wrong.
     #[error(transparent)]

@@ -213,7 +213,7 @@ fn absolute(value: Option<OsString>) -> Option<PathBuf> {
     value.map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
-fn default_socket(environment: &dyn Environment) -> PathBuf {
+pub(crate) fn default_socket(environment: &dyn Environment) -> PathBuf {
     let folder = match absolute(environment.var("XDG_RUNTIME_DIR")) {
         Some(runtime) => runtime.join("springline"),
         None => Path::new("/tmp").join(format!("springline-{}", environment.uid())),

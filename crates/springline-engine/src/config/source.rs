@@ -68,7 +68,43 @@ pub(crate) fn gather(
     environment: &dyn Environment,
 ) -> Result<Gathered, ConfigError> {
     let mut gathered = Gathered::default();
-    let (paths, named_by, optional) = if !sources.files.is_empty() {
+    let Named {
+        paths,
+        by: named_by,
+        optional,
+    } = named(sources, environment);
+    if paths.is_empty() {
+        gathered.note(
+            &Place::Whole,
+            "no file was read: neither XDG_CONFIG_HOME nor HOME is set".to_owned(),
+        );
+    }
+    for path in paths {
+        if let Some(bytes) = read(&path, named_by, optional, environment)? {
+            gathered.file(&path, bytes, environment)?;
+            continue;
+        }
+        let text = format!(
+            "there is no file {}: no servers are configured",
+            path.display()
+        );
+        gathered.note(&Place::Whole, text);
+    }
+    Ok(gathered)
+}
+
+/// The files that are to be read.
+pub(crate) struct Named {
+    pub(crate) paths: Vec<PathBuf>,
+    /// Who named them, for errors.
+    pub(crate) by: &'static str,
+    /// Whether they need not be there.
+    pub(crate) optional: bool,
+}
+
+/// The files that flags and environment name, else the one at the default path.
+pub(crate) fn named(sources: &Sources, environment: &dyn Environment) -> Named {
+    let (paths, by, optional) = if !sources.files.is_empty() {
         (sources.files.clone(), "--config", false)
     } else if let Some(path) = environment
         .var("SPRINGLINE_CONFIG")
@@ -79,39 +115,36 @@ pub(crate) fn gather(
         let path = Sources::default_path(environment);
         (path.into_iter().collect(), "the default path", true)
     };
-    if paths.is_empty() {
-        gathered.note(
-            &Place::Whole,
-            "no file was read: neither XDG_CONFIG_HOME nor HOME is set".to_owned(),
-        );
+    Named {
+        paths,
+        by,
+        optional,
     }
-    for path in paths {
-        match environment.read(&path, FILE_MAX) {
-            Ok(bytes) => gathered.file(&path, bytes, environment)?,
-            Err(ReadError::Io(error)) if optional && error.kind() == io::ErrorKind::NotFound => {
-                let text = format!(
-                    "there is no file {}: no servers are configured",
-                    path.display()
-                );
-                gathered.note(&Place::Whole, text);
-            }
-            Err(error) => {
-                let source = match error {
-                    ReadError::Io(error) => error,
-                    ReadError::TooLarge => io::Error::new(
-                        io::ErrorKind::FileTooLarge,
-                        format!("the file is larger than {FILE_MAX} bytes"),
-                    ),
-                };
-                return Err(ConfigError::Unreadable {
-                    path,
-                    named_by,
-                    source,
-                });
-            }
+}
+
+/// What a file holds; nothing for one that need not be there and is not.
+pub(crate) fn read(
+    path: &Path,
+    named_by: &'static str,
+    optional: bool,
+    environment: &dyn Environment,
+) -> Result<Option<Vec<u8>>, ConfigError> {
+    let cause = match environment.read(path, FILE_MAX) {
+        Ok(bytes) => return Ok(Some(bytes)),
+        Err(ReadError::Io(error)) if optional && error.kind() == io::ErrorKind::NotFound => {
+            return Ok(None);
         }
-    }
-    Ok(gathered)
+        Err(ReadError::Io(error)) => error,
+        Err(ReadError::TooLarge) => io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("the file is larger than {FILE_MAX} bytes"),
+        ),
+    };
+    Err(ConfigError::Unreadable {
+        path: path.to_owned(),
+        named_by,
+        cause,
+    })
 }
 
 impl Gathered {

@@ -38,6 +38,9 @@ pub(super) enum AttachError {
     Ended { why: String, log: String },
     #[error("the gateway did not answer in time")]
     Late(#[from] tokio::time::error::Elapsed),
+    /// Where a gateway would be is not known; says why.
+    #[error("{0}")]
+    Config(String),
     /// A new session is of no use; says why.
     #[error("{0}")]
     Handshake(String),
@@ -87,6 +90,7 @@ impl AttachError {
     /// The exit code of a `connect` that ended with nothing but this; docs/cli.md has the table.
     pub(super) fn exit(&self) -> u8 {
         match self {
+            Self::Start(StartError::Config(_)) | Self::Config(_) => 3,
             Self::Start(_)
             | Self::Absent { .. }
             | Self::Ended { .. }
@@ -109,6 +113,11 @@ impl AttachError {
             Self::Absent { .. } => (
                 FaultKind::ServerUnreachable,
                 "start the gateway, then send the call again",
+                "safe",
+            ),
+            Self::Config(_) => (
+                FaultKind::ServerUnreachable,
+                "mend the configuration, then start `springline connect` again",
                 "safe",
             ),
             Self::Start(_) | Self::Ended { .. } => (

@@ -379,6 +379,7 @@ fn script(place: &Place, text: &str) -> StartSpec {
         program,
         args,
         log: place.dir.path().join("state/gateway.log"),
+        origin: None,
     }
 }
 

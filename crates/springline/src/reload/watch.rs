@@ -2,7 +2,8 @@
 //!
 //! Owns the watches on folders and the comparison of contents. Editors replace a file by renaming
 //! another one over it, and mounted secrets change by a link: so folders are watched, not files, and
-//! a change counts only if what can be read differs.
+//! a change counts only if what can be read differs. Of a folder that is not there, the nearest one
+//! above it is watched until it is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hasher as _};
@@ -92,11 +93,10 @@ impl Watch {
                 tracing::debug!(%error, "a folder was watched no more");
             }
         }
-        let mut covered: BTreeSet<PathBuf> = self.folders.intersection(&wanted).cloned().collect();
+        let mut covered = BTreeSet::new();
         for folder in wanted {
-            if covered.contains(&folder) {
-                continue;
-            }
+            // Also one that was watched: it may be another folder of that name by now, and to watch
+            // the same one again changes nothing.
             match watcher.watch(&folder, RecursiveMode::NonRecursive) {
                 Ok(()) => {
                     covered.insert(folder);
@@ -112,7 +112,7 @@ impl Watch {
 
     /// Until a file holds something else than when it was read. Cancel safe: what was stirred and
     /// not compared yet shows at the next change.
-    pub(super) async fn changed(&self) {
+    pub(super) async fn changed(&mut self) {
         loop {
             self.stirred.notified().await;
             for _ in 0..SETTLE_ROUNDS_MAX {
@@ -120,6 +120,8 @@ impl Watch {
                     break;
                 }
             }
+            // Folders come and go as well.
+            self.cover();
             let prints = self.prints.clone();
             let compared = tokio::task::spawn_blocking(move || differ(&prints)).await;
             if compared.unwrap_or(false) {
@@ -136,13 +138,19 @@ fn differ(prints: &Prints) -> bool {
     })
 }
 
+/// The folder of a file, or the nearest one above it that is there.
 fn folder_of(path: &Path) -> Option<PathBuf> {
-    let folder = path.parent()?;
-    Some(if folder.as_os_str().is_empty() {
-        PathBuf::from(".")
-    } else {
-        folder.to_owned()
-    })
+    let above = path.ancestors().skip(1).map(|folder| {
+        if folder.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            folder
+        }
+    });
+    above
+        .into_iter()
+        .find(|folder| folder.is_dir())
+        .map(Path::to_owned)
 }
 
 #[cfg(test)]
@@ -155,7 +163,7 @@ mod tests {
         let path = folder.path().join("config.json");
         std::fs::write(&path, "one").unwrap();
         let print = |text: &str| Some(print_of(text.as_bytes()));
-        let watch = Watch::new(Prints::from([(path.clone(), (100, print("one")))]));
+        let mut watch = Watch::new(Prints::from([(path.clone(), (100, print("one")))]));
         std::fs::write(&path, "one").unwrap();
         assert!(!differ(&watch.prints));
         let other = folder.path().join("config.json~");
@@ -163,5 +171,21 @@ mod tests {
         std::fs::rename(&other, &path).unwrap();
         watch.changed().await;
         assert!(differ(&watch.prints));
+    }
+
+    #[tokio::test]
+    async fn a_file_is_noticed_that_appears_in_a_folder_that_was_not_there_or_is_another_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a/b/config.json");
+        let mut watch = Watch::new(Prints::from([(path.clone(), (100, None))]));
+        for round in 0..2 {
+            let parent = path.parent().unwrap();
+            std::fs::create_dir_all(parent).unwrap();
+            std::fs::write(&path, "one").unwrap();
+            watch.changed().await;
+            assert!(differ(&watch.prints), "round {round}");
+            std::fs::remove_dir_all(folder.path().join("a")).unwrap();
+            watch.replace(Prints::from([(path.clone(), (100, None))]));
+        }
     }
 }

@@ -25,6 +25,7 @@ mod loss;
 mod outage;
 mod peer;
 mod pipe;
+mod place;
 mod reload;
 mod restart;
 mod stream;

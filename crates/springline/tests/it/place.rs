@@ -1,0 +1,276 @@
+//! A gateway at the default places, and a configuration that goes, comes and breaks meanwhile.
+//!
+//! Owns a home for each test. It sees what a person or a script sees.
+
+use std::io::{BufRead as _, BufReader, Lines, Write as _};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::cli::{PROGRAM, Ran};
+
+/// A home, in which the gateway that is started in it ends with the test.
+struct Home {
+    folder: tempfile::TempDir,
+    gateway: Option<Child>,
+}
+
+impl Home {
+    fn new() -> Self {
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+            gateway: None,
+        }
+    }
+
+    fn config(&self) -> PathBuf {
+        self.folder.path().join("config/springline/config.json")
+    }
+
+    fn write(&self, text: &str) {
+        std::fs::create_dir_all(self.config().parent().unwrap()).unwrap();
+        std::fs::write(self.config(), text).unwrap();
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(PROGRAM);
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        command
+            .args(args)
+            .env_clear()
+            .env("PATH", path)
+            .env("HOME", self.folder.path())
+            .env("XDG_CONFIG_HOME", self.folder.path().join("config"))
+            .env("XDG_STATE_HOME", self.folder.path().join("state"))
+            .env("XDG_RUNTIME_DIR", self.folder.path().join("run"))
+            .env("SPRINGLINE_LISTEN", "127.0.0.1:0")
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Ran {
+        Ran(self.command(args).output().unwrap())
+    }
+
+    /// Starts the gateway and waits until it is ready.
+    fn serve(&mut self) {
+        let mut child = self
+            .command(&["serve"])
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        self.gateway = Some(child);
+        let is_ready = |line: String| line.starts_with("springline: ready: ");
+        assert!(lines.by_ref().map_while(Result::ok).any(is_ready));
+        // Whoever writes into a pipe without a reader fails.
+        std::thread::spawn(move || lines.for_each(drop));
+    }
+
+    /// Waits for an event with this name.
+    fn happened(&self, name: &str) -> Value {
+        let mut follow = self
+            .command(&["events", "--follow", "--json"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(follow.stdout.take().unwrap()).lines();
+        let mut events = lines
+            .map_while(Result::ok)
+            .map(|line| serde_json::from_str::<Value>(&line).unwrap());
+        let event = events.find(|event| event["event"] == name).unwrap();
+        follow.kill().unwrap();
+        follow.wait().unwrap();
+        event
+    }
+
+    fn servers(&self) -> Vec<Value> {
+        let servers = self.run(&["servers", "--json"]).json();
+        servers["servers"].as_array().unwrap().clone()
+    }
+
+    fn connect(&self, args: &[&str]) -> Connected {
+        let mut whole = vec!["connect"];
+        whole.extend_from_slice(args);
+        let mut child = self
+            .command(&whole)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Connected {
+            to: child.stdin.take().unwrap(),
+            from: BufReader::new(child.stdout.take().unwrap()).lines(),
+            child,
+        }
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        // Also one that a `connect` started.
+        self.run(&["stop"]);
+        if let Some(child) = &mut self.gateway {
+            drop(child.kill());
+            drop(child.wait());
+        }
+    }
+}
+
+/// A `connect` and its client.
+struct Connected {
+    child: Child,
+    to: ChildStdin,
+    from: Lines<BufReader<ChildStdout>>,
+}
+
+impl Connected {
+    fn initialize(&mut self) -> Value {
+        let params = json!({
+            "protocolVersion": "2025-11-25", "capabilities": {},
+            "clientInfo": { "name": "t", "version": "1" },
+        });
+        self.ask("initialize", &params)
+    }
+
+    fn ask(&mut self, method: &str, params: &Value) -> Value {
+        let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+        writeln!(self.to, "{request}").unwrap();
+        serde_json::from_str(&self.from.next().unwrap().unwrap()).unwrap()
+    }
+
+    fn ended(self) -> Ran {
+        drop(self.to);
+        Ran(self.child.wait_with_output().unwrap())
+    }
+}
+
+fn demo() -> String {
+    json!({ "mcpServers": { "demo": { "command": PROGRAM, "args": ["demo"] } } }).to_string()
+}
+
+#[test]
+fn a_default_file_that_goes_takes_no_server_away_and_one_that_comes_back_counts() {
+    let mut home = Home::new();
+    home.write(&demo());
+    home.serve();
+    std::fs::remove_file(home.config()).unwrap();
+    let refused = home.happened("reload.refused");
+    let reason = refused["reason"].as_str().unwrap();
+    assert!(
+        reason.contains("config.json: the configuration file is gone"),
+        "{reason}"
+    );
+    let reload = home.run(&["reload"]);
+    assert_eq!(reload.code(), 3, "{}", reload.err());
+    assert!(
+        reload
+            .err()
+            .contains("config.json: the configuration file is gone")
+    );
+    assert_eq!(home.servers().len(), 1);
+    assert_eq!(home.run(&["call", "demo", "count"]).code(), 0);
+    home.write("{}");
+    let done = home.happened("reload.done");
+    assert_eq!(done["removed"], json!(["demo"]), "{done}");
+    assert!(home.servers().is_empty());
+}
+
+#[test]
+fn a_default_file_that_never_was_is_picked_up_when_it_comes() {
+    let mut home = Home::new();
+    home.serve();
+    assert_eq!(home.run(&["reload"]).code(), 0);
+    assert!(home.servers().is_empty());
+    home.write(&demo());
+    while home.servers().is_empty() {
+        home.happened("reload.done");
+    }
+    assert_eq!(home.run(&["call", "demo", "count"]).code(), 0);
+}
+
+#[test]
+fn a_gateway_that_runs_is_asked_whatever_is_wrong_with_the_file_by_now() {
+    let mut home = Home::new();
+    home.write(&demo());
+    home.serve();
+    home.write("{\n  \"mcpServers\": nonsense");
+    for args in [&["status"][..], &["servers"], &["tools"], &["events"]] {
+        let ran = home.run(args);
+        assert_eq!((ran.code(), ran.err()), (0, ""), "{args:?}");
+    }
+    let reload = home.run(&["reload"]);
+    assert_eq!(reload.code(), 3);
+    assert!(reload.err().contains("config.json:2:"), "{}", reload.err());
+    let mut client = home.connect(&[]);
+    assert!(client.initialize()["result"].is_object());
+    assert_eq!(client.ended().code(), 0);
+    // Which gateway a file means that is not there, nobody knows.
+    let missing = home.run(&["status", "--config", "/nowhere/missing.json"]);
+    assert_eq!(missing.code(), 3);
+    assert!(
+        missing.err().contains("/nowhere/missing.json"),
+        "{}",
+        missing.err()
+    );
+    assert_eq!(home.run(&["stop"]).code(), 0);
+    let status = home.run(&["status"]);
+    assert_eq!(status.code(), 5);
+    assert!(status.err().contains("no gateway runs"), "{}", status.err());
+    assert!(status.err().contains("config.json:2:"), "{}", status.err());
+}
+
+#[test]
+fn a_socket_that_a_broken_file_names_is_found_in_it() {
+    let mut home = Home::new();
+    let socket = home.folder.path().join("other/s.sock");
+    let block = json!({ "socket": socket }).to_string();
+    home.write(&format!("{{ \"springline\": {block} }}"));
+    home.serve();
+    for broken in [
+        format!("{{ \"springline\": {block}, \"mcpServers\": nonsense }}"),
+        format!("{{ \"springline\": {block}, \"mcpServers\": {{ \"a b\": {{}} }} }}"),
+        format!("{{ // \"socket\": \"/x\"\n \"springline\": {block}"),
+    ] {
+        home.write(&broken);
+        let status = home.run(&["status"]);
+        assert_eq!((status.code(), status.err()), (0, ""), "{broken}");
+    }
+    home.write(&format!("{{ \"springline\": {block} }}"));
+}
+
+#[test]
+fn connect_tells_its_client_what_is_wrong_with_the_file_and_goes_on_when_it_is_mended() {
+    let home = Home::new();
+    home.write("{\n  \"mcpServers\": nonsense");
+    let mut client = home.connect(&["demo"]);
+    let refused = client.initialize();
+    let text = refused["error"]["message"].as_str().unwrap();
+    assert!(text.contains("config.json:2:"), "{text}");
+    assert_eq!(refused["error"]["data"]["outcome"], "not_executed");
+    home.write(&demo());
+    assert!(client.initialize()["result"].is_object());
+    let ran = client.ended();
+    assert_eq!(ran.code(), 0, "{}", ran.err());
+    let said: Vec<&str> = ran.err().lines().collect();
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].contains("config.json:2:"), "{said:?}");
+}
+
+#[test]
+fn connect_answers_also_where_no_gateway_can_be_found_and_exits_with_3() {
+    let home = Home::new();
+    home.write("nonsense");
+    for args in [&["--config", "/nowhere/missing.json"][..], &[]] {
+        let mut client = home.connect(args);
+        let refused = client.initialize();
+        let text = refused["error"]["message"].as_str().unwrap();
+        assert!(text.contains("configuration refused: /"), "{text}");
+        assert!(text.contains(".json:"), "{text}");
+        let ran = client.ended();
+        assert_eq!(ran.code(), 3, "{}", ran.err());
+        assert_eq!(ran.err().lines().count(), 1, "{}", ran.err());
+    }
+}
