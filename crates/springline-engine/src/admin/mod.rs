@@ -23,8 +23,9 @@ use tokio::time::Instant;
 
 use crate::clock;
 use crate::downstream::answer::{self, Answer};
+use crate::downstream::guard::{self, Announced};
 use crate::downstream::route::{RouteFuture, RouteRequest, Routes};
-use crate::downstream::{Principal, guard, socket};
+use crate::downstream::{Principal, socket};
 use crate::gateway::Gateway;
 
 pub use self::reload::{ReloadRefused, Reloaded, Reloads};
@@ -123,11 +124,11 @@ impl Admin {
             ));
         }
         // A form of a web page cannot send this type without being asked first.
-        if method == Method::POST && !guard::is_json(&request.headers) {
+        if method == Method::POST && guard::announced(&request.headers) != Announced::Json {
             return Err(Refusal::new(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
                 "not_json",
-                "send a JSON object with Content-Type: application/json",
+                "send a JSON object in UTF-8 with Content-Type: application/json",
             ));
         }
         Ok(())

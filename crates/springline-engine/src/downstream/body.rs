@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::{Buf as _, Bytes, BytesMut};
 use http_body::Body;
 use http_body_util::BodyExt as _;
+use springline_proto::json::Skim;
 use tokio::time::timeout;
 
 use crate::clock;
@@ -23,6 +24,8 @@ pub enum ReadError {
     TooLarge {
         /// The cap.
         max: usize,
+        /// The id of the message, where it was read nevertheless.
+        id: Option<Bytes>,
     },
     /// No byte came for too long.
     #[error("the body stopped coming")]
@@ -34,7 +37,7 @@ pub enum ReadError {
 
 /// Bytes of a body over the cap that are still read, so that a client that writes first and reads
 /// afterwards meets the refusal and not a reset connection.
-const DISCARD_MAX: usize = 256 * 1024 * 1024;
+const DISCARD_MAX: u64 = 256 * 1024 * 1024;
 
 /// How long a body over the cap may pause before it is refused: who sends is read to the end, who
 /// waits is told.
@@ -53,8 +56,8 @@ where
     let expected = body.size_hint().exact();
     let mut body = pin!(body);
     if expected.is_some_and(|length| length > max as u64) {
-        discard(body).await;
-        return Err(ReadError::TooLarge { max });
+        let id = discard(body, Skim::new()).await;
+        return Err(ReadError::TooLarge { max, id });
     }
     let expected = expected.and_then(|length| usize::try_from(length).ok());
     let mut whole = BytesMut::new();
@@ -76,21 +79,28 @@ where
             whole.reserve(expected.unwrap_or(0).min(AHEAD_MAX));
         }
         if whole.len() + data.remaining() > max {
-            drop(whole);
-            discard(body).await;
-            return Err(ReadError::TooLarge { max });
+            let mut skim = Skim::new();
+            skim.push(&whole);
+            skim.push(&data);
+            drop((whole, data));
+            let id = discard(body, skim).await;
+            return Err(ReadError::TooLarge { max, id });
         }
         whole.extend_from_slice(&data);
     }
 }
 
-async fn discard<B: Body<Data = Bytes>>(mut body: std::pin::Pin<&mut B>) {
+/// Reads on without keeping anything but the id of the message.
+async fn discard<B: Body<Data = Bytes>>(
+    mut body: std::pin::Pin<&mut B>,
+    mut skim: Skim,
+) -> Option<Bytes> {
     let until = clock::now() + DISCARD_TIME;
-    let mut seen = 0;
-    while seen < DISCARD_MAX && clock::now() < until {
+    while skim.seen() < DISCARD_MAX && clock::now() < until {
         match timeout(DISCARD_PAUSE, body.frame()).await {
-            Ok(Some(Ok(frame))) => seen += frame.data_ref().map_or(0, Bytes::len),
-            _ => return,
+            Ok(Some(Ok(frame))) => skim.push(frame.data_ref().map_or(&[], |data| data)),
+            _ => break,
         }
     }
+    skim.id().cloned()
 }

@@ -21,7 +21,7 @@ use springline_proto::version::Version;
 
 use super::answer::{self, Answer, AnswerBody, EventBody, StreamManners};
 use super::body::{self, ReadError};
-use super::guard;
+use super::guard::{self, Announced};
 use super::port::{Gate, OpenError, Parts as _, Principal, Session};
 use super::route::{Desk, INVALID_REQUEST};
 use super::setting::HttpSettings;
@@ -31,6 +31,11 @@ const SESSION_NOT_FOUND: i32 = -32001;
 const SESSION_HEADER: HeaderName = HeaderName::from_static("mcp-session-id");
 const VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const CURSOR_HEADER: HeaderName = HeaderName::from_static("last-event-id");
+
+/// Bytes that are read of a request that has no session. An `initialize` names a client and its
+/// capabilities, and comes to a few KiB.
+pub(crate) const SESSIONLESS_MAX: usize = 256 * 1024;
+
 /// One request on an endpoint of the protocol, past place and credentials.
 pub(crate) struct Call<'a, G> {
     pub(crate) desk: &'a Desk<G>,
@@ -46,8 +51,16 @@ impl<G: Gate> Call<'_, G> {
     where
         B: Body<Data = Bytes> + Send,
     {
-        if !guard::is_json(&self.head.headers) {
-            let text = "the body must be announced as Content-Type: application/json";
+        let refusal = match guard::announced(&self.head.headers) {
+            Announced::Json => None,
+            Announced::OtherCharset => {
+                Some("the body must be UTF-8: announce application/json without another charset")
+            }
+            Announced::Other => {
+                Some("the body must be announced as Content-Type: application/json")
+            }
+        };
+        if let Some(text) = refusal {
             return close(answer::refuse(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
                 None,
@@ -64,9 +77,10 @@ impl<G: Gate> Call<'_, G> {
                 text,
             ));
         };
-        let body = match read_body(self.head, body, self.settings).await {
+        let max = self.body_max(&body);
+        let body = match read_body(self.head, body, max, self.settings).await {
             Ok(body) => body,
-            Err(answer) => return answer,
+            Err(error) => return self.refuse_unread(error),
         };
         let message = match Message::parse(body) {
             Ok(message) => message,
@@ -82,6 +96,32 @@ impl<G: Gate> Call<'_, G> {
         };
         let parts = session.post(message, accept);
         self.first(parts, id, None).await
+    }
+
+    /// The cap on the body: without a session only an `initialize` is of use, and is never large.
+    fn body_max<B: Body<Data = Bytes>>(&self, body: &B) -> usize {
+        let max = self.settings.body_max;
+        let least = max.min(SESSIONLESS_MAX);
+        let is_small = body
+            .size_hint()
+            .upper()
+            .is_some_and(|size| size <= least as u64);
+        // A small one is read in any case: its session is looked up once, behind it.
+        if is_small || self.session(None).is_ok() {
+            max
+        } else {
+            least
+        }
+    }
+
+    /// A body that was not read: 413 or 400; what is wrong with its session goes first.
+    fn refuse_unread(&self, error: ReadError) -> Answer {
+        if let ReadError::TooLarge { id, .. } = &error
+            && let Err(answer) = self.session(id.as_deref())
+        {
+            return close(answer);
+        }
+        refuse_body(error, self.settings)
     }
 
     /// A new session, whatever session id the request may carry: some clients send a stale one.
@@ -291,48 +331,48 @@ fn refuse_open(error: OpenError, id: Option<&[u8]>) -> Answer {
     answer::json(StatusCode::OK, fault.response(id.unwrap_or(b"null")))
 }
 
-/// Reads the body of a request, or answers why not.
+/// Reads the body of a request within a cap.
 pub(crate) async fn read_body<B>(
     head: &request::Parts,
     body: B,
+    max: usize,
     settings: &HttpSettings,
-) -> Result<Bytes, Answer>
+) -> Result<Bytes, ReadError>
 where
     B: Body<Data = Bytes> + Send,
 {
-    let max = settings.body_max;
     // Who asks before writing is told before writing.
     let is_asking = head.headers.contains_key(header::EXPECT);
     let is_over = body.size_hint().lower() > max as u64;
-    let read = if is_asking && is_over {
-        Err(ReadError::TooLarge { max })
+    if is_asking && is_over {
+        Err(ReadError::TooLarge { max, id: None })
     } else {
         body::read(body, max, settings.read_patience).await
-    };
-    read.map_err(|error| match error {
-        ReadError::TooLarge { max } => {
+    }
+}
+
+/// The answer to a request whose body was not read.
+pub(crate) fn refuse_body(error: ReadError, settings: &HttpSettings) -> Answer {
+    let (status, id, text) = match error {
+        ReadError::TooLarge { id, .. } => {
+            let max = settings.body_max;
             let text = format!("the body is larger than the limit of {max} bytes; see `bodyMax`");
-            close(answer::refuse(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                None,
-                INVALID_REQUEST,
-                &text,
-            ))
+            (StatusCode::PAYLOAD_TOO_LARGE, id, text)
         }
         ReadError::Stalled | ReadError::Broken => {
-            let text = error.to_string();
-            close(answer::refuse(
-                StatusCode::BAD_REQUEST,
-                None,
-                INVALID_REQUEST,
-                &text,
-            ))
+            (StatusCode::BAD_REQUEST, None, error.to_string())
         }
-    })
+    };
+    close(answer::refuse(
+        status,
+        id.as_deref(),
+        INVALID_REQUEST,
+        &text,
+    ))
 }
 
 /// Says that the connection ends here: what is left of the request's body is in its way.
-fn close(mut answer: Answer) -> Answer {
+pub(crate) fn close(mut answer: Answer) -> Answer {
     answer
         .headers_mut()
         .insert(header::CONNECTION, HeaderValue::from_static("close"));

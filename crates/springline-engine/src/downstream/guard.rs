@@ -178,10 +178,36 @@ pub fn principal(
     Some(Principal::Token(token.name().clone()))
 }
 
-/// Whether a body is announced as JSON, in any spelling and with any parameter.
-pub fn is_json(headers: &HeaderMap) -> bool {
-    single(headers, &header::CONTENT_TYPE)
-        .is_some_and(|value| media_type(value).eq_ignore_ascii_case("application/json"))
+/// What a body is announced as.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Announced {
+    /// JSON, in any spelling and with any parameter.
+    Json,
+    /// JSON in an encoding other than UTF-8, of which ASCII is a part (RFC 8259, 8.1).
+    OtherCharset,
+    /// Something else, nothing, or not clearly one thing.
+    Other,
+}
+
+/// What a body is announced as, by its `Content-Type`.
+pub fn announced(headers: &HeaderMap) -> Announced {
+    let Some(value) = single(headers, &header::CONTENT_TYPE) else {
+        return Announced::Other;
+    };
+    if !media_type(value).eq_ignore_ascii_case("application/json") {
+        return Announced::Other;
+    }
+    let is_other = value.split(';').skip(1).any(|parameter| {
+        let (name, charset) = parameter.split_once('=').unwrap_or((parameter, ""));
+        let charset = charset.trim().trim_matches('"').to_ascii_lowercase();
+        name.trim().eq_ignore_ascii_case("charset")
+            && !matches!(charset.as_str(), "utf-8" | "utf8" | "us-ascii" | "ascii")
+    });
+    if is_other {
+        Announced::OtherCharset
+    } else {
+        Announced::Json
+    }
 }
 
 /// What a POST's answer may be, by its `Accept`; nothing if none of our types is accepted.

@@ -15,7 +15,8 @@ use springline_proto::session::Endpoint;
 use tokio::sync::watch;
 
 use super::answer::{self, Answer};
-use super::call::{Call, read_body};
+use super::body::ReadError;
+use super::call::{Call, SESSIONLESS_MAX, close, read_body, refuse_body};
 use super::guard::{self, Arrival};
 use super::port::{Gate, Principal};
 use super::setting::HttpSettings;
@@ -189,9 +190,17 @@ impl<G: Gate> Desk<G> {
     where
         B: Body<Data = Bytes> + Send,
     {
-        let body = match read_body(head, body, settings).await {
-            Ok(body) => body,
-            Err(answer) => return answer,
+        // Nobody who is not known steers anything: such a body is read to be passed over.
+        let is_known = principal != Principal::Anonymous;
+        let max = if is_known {
+            settings.body_max
+        } else {
+            settings.body_max.min(SESSIONLESS_MAX)
+        };
+        let (body, is_whole) = match read_body(head, body, max, settings).await {
+            Ok(body) => (body, true),
+            Err(ReadError::TooLarge { .. }) if !is_known => (Bytes::new(), false),
+            Err(error) => return refuse_body(error, settings),
         };
         let request = RouteRequest {
             method: head.method.clone(),
@@ -201,10 +210,11 @@ impl<G: Gate> Desk<G> {
             body,
             principal,
         };
-        self.routes.answer(request).await.unwrap_or_else(|| {
+        let answer = self.routes.answer(request).await.unwrap_or_else(|| {
             let text = "there is nothing at this path; MCP is served at /mcp and /mcp/{server}";
             answer::refuse(StatusCode::NOT_FOUND, None, INVALID_REQUEST, text)
-        })
+        });
+        if is_whole { answer } else { close(answer) }
     }
 }
 

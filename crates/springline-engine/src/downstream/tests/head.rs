@@ -4,7 +4,7 @@ use http::HeaderMap;
 use springline_proto::session::Accept;
 
 use super::script::{House, initialize, uid};
-use crate::downstream::guard::{self, Arrival, PlaceError};
+use crate::downstream::guard::{self, Announced, Arrival, PlaceError};
 use crate::downstream::{HttpSettings, Principal, Token};
 
 fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
@@ -176,20 +176,27 @@ fn a_token_is_matched_whole_and_names_its_principal() {
 
 #[test]
 fn media_types_are_parsed_not_compared() {
-    for (value, is_json) in [
-        ("application/json", true),
-        ("Application/JSON; charset=utf-8", true),
-        ("application/json;charset=UTF-8", true),
-        ("text/plain", false),
-        ("application/jsonp", false),
+    for (value, announced) in [
+        ("application/json", Announced::Json),
+        ("Application/JSON; charset=utf-8", Announced::Json),
+        ("application/json;charset=UTF-8", Announced::Json),
+        (
+            "application/json; Charset=\"us-ascii\"; a=b",
+            Announced::Json,
+        ),
+        ("application/json; charset=utf-16", Announced::OtherCharset),
+        (
+            "application/json;a=b;charset=latin1",
+            Announced::OtherCharset,
+        ),
+        ("application/json; charset", Announced::OtherCharset),
+        ("text/plain", Announced::Other),
+        ("application/jsonp", Announced::Other),
     ] {
-        assert_eq!(
-            guard::is_json(&headers(&[("content-type", value)])),
-            is_json,
-            "{value}"
-        );
+        let headers = headers(&[("content-type", value)]);
+        assert_eq!(guard::announced(&headers), announced, "{value}");
     }
-    assert!(!guard::is_json(&HeaderMap::new()));
+    assert_eq!(guard::announced(&HeaderMap::new()), Announced::Other);
     for (value, accept) in [
         ("application/json, text/event-stream", Some(Accept::Both)),
         (

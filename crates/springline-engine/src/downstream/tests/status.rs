@@ -75,6 +75,10 @@ async fn media_types_other_than_ours_are_415_and_406() {
         .await
         .refusal(415, -32600, None);
     post(&[]).await.refusal(415, -32600, None);
+    let text = post(&["Content-Type: application/json; charset=utf-16"])
+        .await
+        .refusal(415, -32600, None);
+    assert!(text.contains("UTF-8"), "{text}");
     post(&["Content-Type: application/json", "Accept: text/html"])
         .await
         .refusal(406, -32600, None);
@@ -318,12 +322,43 @@ async fn bodies_pass_up_to_the_cap_and_over_it_get_413_that_names_it() {
         house.post(&[&session], &body).await,
         house.raw(&chunked(&session, &body)).await,
     ] {
-        let text = reply.refusal(413, -32600, None);
+        let text = reply.refusal(413, -32600, Some(1.into()));
         assert!(
             text.contains("4000000") && text.contains("bodyMax"),
             "{text}"
         );
     }
+}
+
+#[tokio::test]
+async fn of_a_large_body_without_a_session_only_the_id_is_read() {
+    let house = house().await;
+    let stale = "Mcp-Session-Id: s-99";
+    let body = sized(1_000_000);
+    for reply in [
+        house.post(&[stale], &body).await,
+        house.raw(&chunked(stale, &body)).await,
+    ] {
+        reply.refusal(404, -32001, Some(1.into()));
+        assert_eq!(reply.header("connection"), Some("close"));
+    }
+    let reply = house.post(&[], &body).await;
+    reply.refusal(400, -32600, Some(1.into()));
+    // Who sends nothing of what he announces is not waited for.
+    let head = [
+        stale,
+        "Content-Type: application/json",
+        "Content-Length: 60000000",
+    ];
+    let reply = house.ask("POST /mcp", &head, "").await;
+    reply.refusal(404, -32001, None);
+    let reply = house.ask("POST /nowhere", &head, "").await;
+    reply.refusal(404, -32600, None);
+    assert_eq!(reply.header("connection"), Some("close"));
+    // An `initialize` is read whole, whatever session it names.
+    let head = [stale, "Content-Type: application/json"];
+    let reply = house.ask("POST /mcp", &head, &initialize(V)).await;
+    assert_eq!(reply.status, 200);
 }
 
 #[tokio::test]
@@ -333,7 +368,9 @@ async fn who_asks_before_writing_is_told_before_writing() {
         ..HttpSettings::default()
     };
     let house = House::open(settings).await;
+    let session = house.session(&[], V).await;
     let head = [
+        session.as_str(),
         "Content-Type: application/json",
         "Expect: 100-continue",
         "Content-Length: 999999",
@@ -352,7 +389,12 @@ async fn who_announces_too_much_and_sends_nothing_is_refused_without_a_wait_for_
         ..HttpSettings::default()
     };
     let house = House::open(settings).await;
-    let head = ["Content-Type: application/json", "Content-Length: 999999"];
+    let session = house.session(&[], V).await;
+    let head = [
+        session.as_str(),
+        "Content-Type: application/json",
+        "Content-Length: 999999",
+    ];
     let reply = house.ask("POST /mcp", &head, "").await;
     reply.refusal(413, -32600, None);
 }
