@@ -34,11 +34,22 @@ use super::server::HttpServer;
 /// The path that `connect` upgrades on.
 pub const PATH: &str = "/connect";
 
+/// In the query of an upgrade: the client comes back to a session. That may outlive the entry of its
+/// server: its calls are then answered with that, until the entry is there again.
+pub const COMEBACK: &str = "comeback";
+
 /// How long a `connect` may take for its first frame, and for the upgrade itself.
 const HELLO_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The endpoint that an upgrade asks for, or the answer that refuses it.
-pub(crate) fn requested<B>(request: &Request<B>) -> Result<Endpoint, Answer> {
+/// What an upgrade asks for.
+pub(crate) struct Wanted {
+    pub(crate) endpoint: Endpoint,
+    /// The client says that it has a session here. Whether that is so, its hello shows.
+    pub(crate) comes_back: bool,
+}
+
+/// What an upgrade asks for, or the answer that refuses it.
+pub(crate) fn requested<B>(request: &Request<B>) -> Result<Wanted, Answer> {
     let refuse = |status, text: &str| Err(answer::refuse(status, None, -32600, text));
     if request.method() != Method::GET {
         return refuse(StatusCode::METHOD_NOT_ALLOWED, "the method must be GET");
@@ -56,7 +67,10 @@ pub(crate) fn requested<B>(request: &Request<B>) -> Result<Endpoint, Answer> {
     let server = query
         .split('&')
         .find_map(|pair| pair.strip_prefix("server="));
-    Ok(server.map_or(Endpoint::All, |name| Endpoint::One(Arc::from(name))))
+    Ok(Wanted {
+        endpoint: server.map_or(Endpoint::All, |name| Endpoint::One(Arc::from(name))),
+        comes_back: query.split('&').any(|pair| pair == COMEBACK),
+    })
 }
 
 /// The answer to an upgrade whose session was not opened; `names` are the servers that there are.
@@ -67,7 +81,13 @@ pub(crate) fn refused(error: OpenError, endpoint: &Endpoint, names: &[String]) -
             StatusCode::SERVICE_UNAVAILABLE
         }
     };
-    let text = match (error, endpoint) {
+    let text = text_of(error, endpoint, names);
+    let body = error_response(None, &plain_error(-32600, &text));
+    answer::json(status, body)
+}
+
+fn text_of(error: OpenError, endpoint: &Endpoint, names: &[String]) -> String {
+    match (error, endpoint) {
         (OpenError::UnknownServer, Endpoint::One(name)) if names.is_empty() => {
             format!("there is no server {name:?}")
         }
@@ -78,9 +98,7 @@ pub(crate) fn refused(error: OpenError, endpoint: &Endpoint, names: &[String]) -
             )
         }
         _ => error.to_string(),
-    };
-    let body = error_response(None, &plain_error(-32600, &text));
-    answer::json(status, body)
+    }
 }
 
 /// The answer that switches the connection over.
@@ -140,7 +158,15 @@ impl<G: Gate> Pipe<G> {
         let (session, is_resumed) = match self.session(&hello) {
             Ok(found) => found,
             Err(error) => {
-                let text = serde_json::json!({"reason": "refused", "message": error.to_string()});
+                let reason = match error {
+                    OpenError::UnknownServer => UNKNOWN_SERVER,
+                    OpenError::TooManySessions | OpenError::Stopping | OpenError::NoRandom => {
+                        "refused"
+                    }
+                };
+                let names = self.server.gate().names();
+                let message = text_of(error, &self.endpoint, &names);
+                let text = serde_json::json!({"reason": reason, "message": message});
                 return Frame::End(text.to_string().into()).write(&mut write).await;
             }
         };
@@ -240,6 +266,10 @@ impl<G: Gate> Pipe<G> {
 }
 
 /// The last frame of a session that is over.
+/// The reason in the last frame for a client that came back to nothing, and asks for a server that
+/// there is not.
+pub const UNKNOWN_SERVER: &str = "unknown-server";
+
 const ENDED: &[u8] = br#"{"reason":"session-ended"}"#;
 
 /// Takes the client's frames until it goes.

@@ -20,7 +20,7 @@ use tokio::time::{sleep, timeout};
 use super::answer::Answer;
 use super::attach;
 use super::guard::Arrival;
-use super::port::{Gate, Principal};
+use super::port::{Gate, OpenError, Principal};
 use super::raised;
 use super::route::{Desk, NoRoutes, Routes};
 use super::setting::HttpSettings;
@@ -246,12 +246,17 @@ impl<G: Gate> HttpServer<G> {
         uid: u32,
         settings: &HttpSettings,
     ) -> Answer {
-        let endpoint = match attach::requested(&request) {
-            Ok(endpoint) => endpoint,
+        let attach::Wanted {
+            endpoint,
+            comes_back,
+        } = match attach::requested(&request) {
+            Ok(wanted) => wanted,
             Err(answer) => return answer,
         };
-        if let Err(error) = self.desk.gate.admits(&endpoint) {
-            return attach::refused(error, &endpoint, &self.desk.gate.names());
+        match self.desk.gate.admits(&endpoint) {
+            Ok(()) => {}
+            Err(OpenError::UnknownServer) if comes_back => {}
+            Err(error) => return attach::refused(error, &endpoint, &self.desk.gate.names()),
         }
         let pipe = attach::Pipe {
             server: Arc::clone(self),

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use springline_engine::downstream::attach::{COMEBACK, UNKNOWN_SERVER};
 use springline_engine::downstream::frame::{Frame, FrameReader, PROTOCOL};
 use springline_engine::downstream::hello::{ClientHello, GatewayHello};
 use springline_proto::json;
@@ -33,11 +34,11 @@ impl Connection {
         args: &ConnectArgs,
         hello: &ClientHello,
     ) -> Result<(Self, GatewayHello), AttachError> {
-        let query = args
-            .server
-            .as_ref()
-            .map(|name| format!("?server={name}"))
-            .unwrap_or_default();
+        let server = args.server.as_ref().map(|name| format!("server={name}"));
+        let comeback = hello.session.as_ref().map(|_| COMEBACK.to_owned());
+        let wanted: Vec<String> = server.into_iter().chain(comeback).collect();
+        let mark = if wanted.is_empty() { "" } else { "?" };
+        let query = format!("{mark}{}", wanted.join("&"));
         let request = format!(
             "GET /connect{query} HTTP/1.1\r\nHost: springline\r\nConnection: Upgrade\r\n\
              Upgrade: {PROTOCOL}\r\n\r\n"
@@ -85,7 +86,9 @@ impl Connection {
 
 /// Why the gateway opened no session after all.
 fn ended(json: &Bytes) -> AttachError {
+    let is_unknown = member(json, "reason").is_some_and(|reason| reason == UNKNOWN_SERVER);
     match member(json, "message") {
+        Some(text) if is_unknown => AttachError::Unknown(text),
         Some(text) => AttachError::Busy(text),
         // The session that was named ended at this moment.
         None => std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into(),

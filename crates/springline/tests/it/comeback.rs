@@ -12,6 +12,7 @@ use crate::harness::{
     Gateway, INITIALIZED, call, fault, gone, initialize, request, signal, soon, text_of,
 };
 use crate::pipe::{Pipe, Started};
+use crate::reload::{happened, reload};
 
 fn config(url: &str) -> Value {
     json!({ "mcpServers": { "s": { "url": url } } })
@@ -355,4 +356,23 @@ async fn a_session_of_the_socket_is_nobody_elses() {
     while raw.line().await.is_some() {}
     let (_, hello) = Raw::attach(&gateway, "?server=s", json!({"session": token})).await;
     assert_eq!(hello["resumed"], false, "its client said goodbye");
+}
+
+#[tokio::test]
+async fn a_client_whose_server_was_removed_meanwhile_keeps_its_session_until_it_is_there_again() {
+    let (server, mut gateway, mut pipe) = counted().await;
+    let none = json!({ "mcpServers": {} });
+    for signal in ["KILL", "TERM"] {
+        reload(&gateway, &none).await;
+        happened(&gateway, "session.deleted", 1).await;
+        gateway = gateway.again(signal, none.clone()).await;
+        pipe.send(&[&call(2, "count", &json!({}))]).await;
+        let answer = pipe.response().await;
+        assert_eq!(fault(&answer), ("SERVER_REMOVED", "not_executed"));
+        reload(&gateway, &config(&server.url)).await;
+        // The server's own session ended with the entry.
+        assert_eq!(pipe.text(3, "count", json!({})).await, "1");
+    }
+    let log = server.log();
+    assert_eq!((log.initializes, log.deletes), (3, 2));
 }

@@ -29,7 +29,7 @@ pub(crate) async fn command(gateway: &Gateway, args: &[&str]) -> Output {
 }
 
 /// Asks for a reload that must be taken.
-async fn reload(gateway: &Gateway, config: &Value) {
+pub(crate) async fn reload(gateway: &Gateway, config: &Value) {
     write(gateway, config);
     let output = command(gateway, &["reload"]).await;
     assert!(output.status.success(), "{output:?}");
@@ -56,7 +56,7 @@ async fn events(gateway: &Gateway, name: &str) -> Vec<Value> {
 }
 
 /// Waits until so many events of this name were recorded.
-async fn happened(gateway: &Gateway, name: &str, count: usize) -> Vec<Value> {
+pub(crate) async fn happened(gateway: &Gateway, name: &str, count: usize) -> Vec<Value> {
     soon(name, async {
         loop {
             let events = events(gateway, name).await;

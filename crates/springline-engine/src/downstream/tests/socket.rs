@@ -240,6 +240,26 @@ async fn a_forged_token_opens_another_session_and_another_endpoint_does_too() {
 }
 
 #[tokio::test]
+async fn a_session_is_found_again_though_its_server_is_gone_and_nobody_else_gets_in() {
+    let gateway = gateway().await;
+    let mut stream = attach(&gateway, "/connect?server=nobody&comeback").await;
+    assert!(head(&mut stream).await.starts_with("HTTP/1.1 101"));
+    stream
+        .write_all(b"H {\"session\":\"s-9\"}\n")
+        .await
+        .unwrap();
+    let mut reader = FrameReader::new(&mut stream, 1000);
+    match next(&mut reader).await {
+        Some(Frame::End(text)) => {
+            let text = String::from_utf8_lossy(&text).into_owned();
+            assert!(text.contains("\"unknown-server\""), "{text}");
+            assert!(text.contains("there is no server"), "{text}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
 async fn what_is_received_is_acknowledged_without_an_answer() {
     let gateway = gateway().await;
     let mut stream = attach(&gateway, "/connect").await;
