@@ -3,6 +3,8 @@
 //! Owns that each session is resumed once, ended once, or left to expire once, whatever asks for its
 //! record at the same time. Must not know what else a record holds.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use bytes::{BufMut as _, Bytes, BytesMut};
 use springline_proto::call::Generation;
 use springline_proto::upstream::Record;
@@ -141,6 +143,30 @@ impl Rest {
         }
     }
 
+    /// The place of the upstream that wrote this record is taken: from now on it writes nothing there,
+    /// and the session that it is about to end does not stand there, however long its successor takes to
+    /// write its own record. `has_heir` is its mark of that.
+    pub(crate) fn pass_record(
+        &self,
+        owner: Option<SessionDigest>,
+        server: &str,
+        has_heir: &AtomicBool,
+        events: &Events,
+    ) {
+        let _turn = self.claims.lock();
+        has_heir.store(true, Ordering::Release);
+        let Some(owner) = owner.filter(|_| self.is_durable) else {
+            return;
+        };
+        let key = upstream_key(owner, server);
+        if let Some((held, record)) = self.stored_upstream(&key)
+            && record.is_resumable()
+        {
+            let value = upstream_value(&held, &record.without_session());
+            self.write(&[Op::put(Kind::Upstream, key, value)], &[], events);
+        }
+    }
+
     /// Removes what is stored of an upstream.
     pub(crate) fn forget_upstream(&self, owner: SessionDigest, server: &str, events: &Events) {
         let op = Op::remove(Kind::Upstream, upstream_key(owner, server));
@@ -156,18 +182,40 @@ impl Rest {
                 .is_ok_and(|value| value.is_some())
     }
 
-    /// Removes what is stored of upstreams whose entry is gone, or is shared otherwise now: their
-    /// sessions are left to expire, because nobody has the configuration to end them with.
-    /// `is_configured` is asked for the name of the entry and whether all sessions shared it. Blocks
-    /// on the disk.
-    pub(crate) fn sweep(&self, is_configured: impl Fn(&str, bool) -> bool, events: &Events) {
+    /// Removes what is stored of upstreams whose entry is gone, or is shared otherwise now, and of
+    /// those whose session is gone: their sessions are left to expire. Nobody has the configuration to
+    /// end the former with, and the latter were about to be ended when an earlier process ended.
+    /// `is_configured` is asked for the name of the entry and whether all sessions shared it,
+    /// `has_session` for a session. Blocks on the disk.
+    pub(crate) fn sweep(
+        &self,
+        is_configured: impl Fn(&str, bool) -> bool,
+        has_session: impl Fn(SessionDigest) -> bool,
+        events: &Events,
+    ) {
         self.tell_left(events);
         for (owner, server) in self.stored_upstreams() {
-            if is_configured(&server, owner == GLOBAL) {
+            let reason = if !is_configured(&server, owner == GLOBAL) {
+                "it is not configured any more"
+            } else if owner != GLOBAL && Some(owner) != self.pipe && !has_session(owner) {
+                "the gateway ended before it was ended with the session of its client"
+            } else {
                 continue;
+            };
+            let _turn = self.claims.lock();
+            let key = upstream_key(owner, &server);
+            let names_session = match self.stored_upstream(&key) {
+                Some((_, record)) => record.route.session_id.is_some(),
+                // Its own end came first.
+                None if !self.has_upstream(owner, &server) => continue,
+                None => true,
+            };
+            let op = Op::remove(Kind::Upstream, key);
+            if names_session {
+                self.tell_expiring(&op, &server, reason, events);
+            } else if let Err(error) = self.store.apply(std::slice::from_ref(&op)) {
+                report_removal(events, &op, &error);
             }
-            let op = Op::remove(Kind::Upstream, upstream_key(owner, &server));
-            self.tell_expiring(&op, &server, "it is not configured any more", events);
         }
     }
 
@@ -285,6 +333,7 @@ mod tests {
     use springline_store::{Loaded, MemoryStore, Seq, Store, StoreError};
 
     use super::*;
+    use crate::gateway::rest::RecordPlace;
 
     const SESSION: SessionDigest = SessionDigest([7; 16]);
 
@@ -375,7 +424,23 @@ mod tests {
         let persists = |output: &Output| matches!(output, Output::Persist(_));
         assert!(outputs.iter().any(persists));
         let events = Events::new(100);
-        rest.keep_upstream(SESSION, |_| None, "s", &identity, &outputs, &events)
+        keep(rest, identity, &AtomicBool::new(false), &outputs, &events);
+    }
+
+    fn keep(
+        rest: &Rest,
+        identity: [u8; 32],
+        has_heir: &AtomicBool,
+        outputs: &[Output],
+        events: &Events,
+    ) {
+        let place = RecordPlace {
+            owner: SESSION,
+            server: "s",
+            identity: &identity,
+            has_heir,
+        };
+        rest.keep_upstream(&place, |_| None, outputs, events)
             .unwrap();
     }
 
@@ -393,11 +458,11 @@ mod tests {
         assert_eq!(names(&events), ["record.removal_failed"]);
         assert!(rest.has_upstream(SESSION, "s"));
         let events = Events::new(100);
-        rest.keep_upstream(SESSION, |_| None, "s", &[1; 32], &[Output::Forget], &events)
-            .unwrap();
+        let heirless = AtomicBool::new(false);
+        keep(&rest, [1; 32], &heirless, &[Output::Forget], &events);
         assert_eq!(names(&events), ["record.removal_failed", "store.failed"]);
         let events = Events::new(100);
-        rest.sweep(|_, _| false, &events);
+        rest.sweep(|_, _| false, |_| true, &events);
         assert_eq!(names(&events), ["record.removal_failed"]);
     }
 
@@ -429,5 +494,53 @@ mod tests {
                 .is_none()
         );
         assert_eq!(names(&events), ["session.left_to_expire"]);
+    }
+    #[test]
+    fn an_upstream_whose_place_is_taken_leaves_no_session_at_rest_and_writes_no_more() {
+        let events = Events::new(100);
+        let rest = rest(Arc::new(MemoryStore::default()));
+        put(&rest, [1; 32]);
+        let has_heir = AtomicBool::new(false);
+        rest.pass_record(Some(SESSION), "s", &has_heir, &events);
+        let stored = || rest.claim(SESSION, "s", &[1; 32], &events);
+        assert!(
+            matches!(stored(), Claim::Taken(record) if !record.is_resumable()),
+            "killed now, the next start would go on with a session that is about to be ended"
+        );
+        let Claim::Taken(record) = stored() else {
+            panic!("the successor begins with the rest of it");
+        };
+        let late = [Output::Persist(Box::new(record)), Output::Forget];
+        keep(&rest, [1; 32], &has_heir, &late, &events);
+        assert!(rest.has_upstream(SESSION, "s"), "it is the successor's");
+        put(&rest, [2; 32]);
+        keep(&rest, [1; 32], &has_heir, &[Output::Forget], &events);
+        assert!(
+            matches!(rest.claim(SESSION, "s", &[2; 32], &events), Claim::Taken(record) if record.is_resumable())
+        );
+    }
+
+    #[test]
+    fn a_record_whose_session_is_gone_is_swept_and_told_once() {
+        let events = Events::new(100);
+        let rest = rest(Arc::new(MemoryStore::default()));
+        put(&rest, [1; 32]);
+        rest.sweep(|_, _| true, |owner| owner == SESSION, &events);
+        assert!(rest.has_upstream(SESSION, "s"));
+        rest.sweep(|_, _| true, |_| false, &events);
+        assert!(!rest.has_upstream(SESSION, "s"));
+        assert_eq!(names(&events), ["session.left_to_expire"]);
+        rest.sweep(|_, _| true, |_| false, &events);
+        assert_eq!(events.counts(), [("session.left_to_expire", 1)]);
+    }
+
+    #[test]
+    fn a_bridge_without_sessions_keeps_what_it_has_upstream() {
+        let events = Events::new(100);
+        let mut rest = rest(Arc::new(MemoryStore::default()));
+        rest.pipe = Some(SESSION);
+        put(&rest, [1; 32]);
+        rest.sweep(|_, _| true, |_| false, &events);
+        assert!(rest.has_upstream(SESSION, "s"));
     }
 }

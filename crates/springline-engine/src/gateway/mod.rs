@@ -105,6 +105,8 @@ impl Gateway {
         let limits = Limits::new(&settings, http);
         let shared = Shared::new(settings, entries, limits, rest);
         let sweeper = Arc::clone(&shared);
+        // Now, before any of them is used.
+        let stored = shared.rest.dormant();
         // Blocks on the disk, and nobody waits for it.
         spawn::blocking(move || {
             let entries = sweeper.entries.read().clone();
@@ -115,7 +117,13 @@ impl Gateway {
                     entries.get(name).is_some_and(|spec| !spec.is_global())
                 }
             };
-            sweeper.rest.sweep(is_configured, &sweeper.events);
+            let has_session = |owner| {
+                let live = || sweeper.sessions().iter().any(|cell| cell.rest == owner);
+                stored.contains(&owner) || live()
+            };
+            sweeper
+                .rest
+                .sweep(is_configured, has_session, &sweeper.events);
         });
         spawn::named("timer", Arc::clone(&shared.timer).run());
         spawn::named("session expiry", expire_sessions(Arc::downgrade(&shared)));

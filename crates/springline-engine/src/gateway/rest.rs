@@ -3,9 +3,10 @@
 //! Owns the ways to the store and to the journal, which hold no wire id: records are found by its keyed
 //! digest. Must not know how a value is laid out, nor what a machine's record holds.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -56,6 +57,17 @@ pub(super) struct Written {
     pub(super) journal: Result<(), JournalError>,
 }
 
+/// Where the record of an upstream stands, and what it is marked with.
+pub(crate) struct RecordPlace<'a> {
+    /// Whom the upstream belongs to.
+    pub(crate) owner: SessionDigest,
+    pub(crate) server: &'a str,
+    /// The definition of its entry, credentials included.
+    pub(crate) identity: &'a [u8; 32],
+    /// Whether the record is another's by now.
+    pub(crate) has_heir: &'a AtomicBool,
+}
+
 /// Why the state folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("the state folder {folder} cannot be used: {cause}")]
@@ -75,8 +87,8 @@ pub struct Rest {
     pub(super) start: u64,
     /// Sessions that are stored and were not used since the start.
     dormant: Mutex<HashMap<SessionDigest, Dormant>>,
-    /// Held to look at a record of an upstream and take its session out: each session is ended once,
-    /// or left once.
+    /// Held to write a record of an upstream, or to look at one and take its session out: each session
+    /// is ended once, or left once, and none is at rest that is about to be ended.
     pub(super) claims: Mutex<()>,
     /// The calls of before the start that are not settled.
     past: Mutex<HashMap<SessionDigest, Vec<CallEntry>>>,
@@ -329,30 +341,36 @@ impl Rest {
         }
     }
 
-    /// Makes durable what an upstream's outputs ask for. Its record is that of `owner`; `session_of`
-    /// knows what stands for the session of a call, if that outlives the process.
+    /// Makes durable what an upstream's outputs ask for. `session_of` knows what stands for the session
+    /// of a call, if that outlives the process.
     ///
     /// # Errors
     /// The journal says of some calls that they were not sent, and could not be told that they are:
     /// none of the outputs' calls may leave (I4).
     pub(crate) fn keep_upstream(
         &self,
-        owner: SessionDigest,
+        place: &RecordPlace<'_>,
         session_of: impl Fn(SessionKey) -> Option<SessionDigest>,
-        server: &str,
-        identity: &[u8; 32],
         outputs: &[UpstreamOutput],
         events: &Events,
     ) -> Result<(), JournalError> {
+        let RecordPlace { owner, server, .. } = *place;
+        let is_record = |output: &UpstreamOutput| {
+            matches!(output, UpstreamOutput::Persist(_) | UpstreamOutput::Forget)
+        };
+        // One step with the look at who the record belongs to; calls alone wait for nobody.
+        let turn = outputs.iter().any(is_record).then(|| self.claims.lock());
+        let is_anothers = turn.is_some() && place.has_heir.load(Ordering::Acquire);
         let mut ops = Vec::new();
         let mut entries = Vec::new();
         let mut kept = None;
         for output in outputs {
             match output {
+                UpstreamOutput::Persist(_) | UpstreamOutput::Forget if is_anothers => {}
                 UpstreamOutput::Persist(record) => {
                     let has_session = record.route.session_id.is_some();
                     kept = has_session.then_some(record.generation);
-                    let value = upstream_value(identity, record);
+                    let value = upstream_value(place.identity, record);
                     ops.push(Op::put(Kind::Upstream, upstream_key(owner, server), value));
                 }
                 UpstreamOutput::Forget => {
@@ -384,6 +402,7 @@ impl Rest {
             }
         }
         let written = self.write(&ops, &entries, events);
+        drop(turn);
         let is_new = |output: &UpstreamOutput| {
             matches!(output, UpstreamOutput::Emit(UpstreamEvent::Ready { .. }))
         };
@@ -539,6 +558,11 @@ impl Rest {
                 .collect();
             self.settle(&past, events);
         }
+    }
+
+    /// The stored sessions that were not used since the start.
+    pub(crate) fn dormant(&self) -> HashSet<SessionDigest> {
+        self.dormant.lock().keys().copied().collect()
     }
 
     /// How many stored sessions were not used since the start.
@@ -729,7 +753,13 @@ mod tests {
             key: CallKey { session, number },
             generation: Generation(1),
         }];
-        rest.keep_upstream(SESSION, |_| Some(SESSION), "s", &[0; 32], &sent, &events)
+        let place = RecordPlace {
+            owner: SESSION,
+            server: "s",
+            identity: &[0; 32],
+            has_heir: &AtomicBool::new(false),
+        };
+        rest.keep_upstream(&place, |_| Some(SESSION), &sent, &events)
             .is_ok()
     }
 

@@ -1,7 +1,7 @@
 //! One upstream machine: inputs from its transport and its session go in, and what comes out is
 //! done.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::driver::{Driver, Machine as _};
 use super::entry::{Carrier, EntrySpec};
 use super::home::Home;
+use super::rest::RecordPlace;
 use super::shared::Shared;
 use super::timer::Wake;
 use crate::clock;
@@ -44,6 +45,7 @@ pub(crate) struct UpstreamCell {
     rest: Option<SessionDigest>,
     this: Weak<UpstreamCell>,
     /// Another has its place: the record at rest is that one's, whatever this one still had to write.
+    /// Changed and read under the lock that orders the writes of records.
     has_heir: AtomicBool,
     /// The turns in the start budget of children that are starting.
     permits: Mutex<Vec<(Generation, OwnedSemaphorePermit)>>,
@@ -142,30 +144,19 @@ impl UpstreamCell {
         let Some(owner) = self.rest else {
             return Ok(());
         };
-        let left: Vec<Output>;
-        let mut outputs = outputs;
-        if self.has_heir.load(Ordering::Acquire) {
-            let is_record =
-                |output: &&Output| matches!(output, Output::Persist(_) | Output::Forget);
-            left = outputs
-                .iter()
-                .filter(|output| !is_record(output))
-                .cloned()
-                .collect();
-            outputs = &left;
-        }
         let read = || self.spec().map_or([0; 32], |spec| spec.identity);
         let identity = self.carrier.rotated().unwrap_or_else(read);
-        let server = self.carrier.server();
         let shared = &self.shared;
-        shared.rest.keep_upstream(
+        let place = RecordPlace {
             owner,
-            |session| self.home.at_rest(owner, session),
-            server,
-            &identity,
-            outputs,
-            &shared.events,
-        )
+            server: self.carrier.server(),
+            identity: &identity,
+            has_heir: &self.has_heir,
+        };
+        let session_of = |session| self.home.at_rest(owner, session);
+        shared
+            .rest
+            .keep_upstream(&place, session_of, outputs, &shared.events)
     }
 
     fn perform(&self, output: Output, errand: &mut Errand) {
@@ -337,7 +328,9 @@ impl UpstreamCell {
     /// Goes out of service for the one that takes its place. The next input drives it.
     pub(super) fn hand_over(&self) -> Handover {
         let mut machine = self.driver.caught_up();
-        self.has_heir.store(true, Ordering::Release);
+        // Before the end of its session can be begun: the machine is held meanwhile.
+        let (rest, events) = (&self.shared.rest, &self.shared.events);
+        rest.pass_record(self.rest, self.carrier.server(), &self.has_heir, events);
         machine.hand_over(clock::moment())
     }
 

@@ -94,7 +94,8 @@ impl World {
         if self.stack.is_empty() {
             return Ok(());
         }
-        // The record of one that leaves is another's now, even if it began to write before.
+        // The record of one that leaves is another's now, even if it began to write before: to look and
+        // to write is one step.
         if self.stack.store_fails || self.seats[at].post != Post::Serves {
             return Ok(());
         }
@@ -119,6 +120,20 @@ impl World {
         let who = seat.spec.as_ref().map(Spec::who).unwrap_or_default();
         self.stack.records.insert(place, (who, bytes));
         Ok(())
+    }
+
+    /// The upstream that wrote this record has a successor: the session that it is about to end does
+    /// not stand there any more.
+    pub(super) fn pass_record(&mut self, session: SessionKey, server: &Arc<str>) {
+        if self.stack.store_fails {
+            return;
+        }
+        let place = (session, Arc::clone(server));
+        if let Some((_, bytes)) = self.stack.records.get_mut(&place)
+            && let Some(record) = Record::decode(bytes)
+        {
+            *bytes = record.without_session().encode();
+        }
     }
 
     /// The gateway is gone, with everything that was not at rest.
@@ -257,9 +272,7 @@ impl World {
             let Some(id) = record.route.session_id else {
                 continue;
             };
-            // Behind a slow write a record may outlive its session until the one that took the place has
-            // written: the next use then finds the session gone.
-            if self.stack.store_failed || self.stack.is_slow() {
+            if self.stack.store_failed {
                 self.server.is_known_again(&id);
                 continue;
             }

@@ -214,6 +214,7 @@ impl World {
         let legacy = self.seats[at].machine.legacy();
         self.drain(at, Drain::Move);
         self.seats[at].post = Post::Leaves;
+        self.pass_record(session, &server);
         let machine = Upstream::succeed(config, legacy, self.now);
         let mut new = Seat::with(machine, spec.http, session);
         new.credential = self.server.source;
