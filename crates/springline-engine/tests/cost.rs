@@ -27,7 +27,7 @@ use springline_proto::session::{Accept, Downstream, Endpoint, Part};
 
 /// Allocations of one call, from its bytes to the bytes of its answer. nginx needs none, hyper on
 /// both sides alone more than this.
-const CALL_ALLOCATIONS_MAX: f64 = 42.0;
+const CALL_ALLOCATIONS_MAX: f64 = 34.0;
 
 /// Bytes that an open session keeps while nothing happens in it, its events and records in memory
 /// included.

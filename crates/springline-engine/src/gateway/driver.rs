@@ -4,7 +4,10 @@
 //! with them. So no lock is ever waited for while another is held, and inputs keep their order. Must
 //! not know what an input means.
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::sync::Weak;
+use std::thread::LocalKey;
 
 use parking_lot::{Mutex, MutexGuard};
 use springline_proto::call::Moment;
@@ -16,18 +19,35 @@ use super::inbox::Inbox;
 use super::timer::{Timer, Wake};
 use crate::clock;
 
+/// Rooms for outputs that a thread keeps: as many as machines of a kind drive each other at once.
+const SPARE_MAX: usize = 4;
+
+/// A larger room is not kept.
+const SPARE_OUTPUTS_MAX: usize = 32;
+
+/// Room for outputs that no turn uses now.
+type Spare<T> = RefCell<Vec<VecDeque<T>>>;
+
+thread_local! {
+    static OF_SESSIONS: Spare<SessionOutput> = const { RefCell::new(Vec::new()) };
+    static OF_UPSTREAMS: Spare<UpstreamOutput> = const { RefCell::new(Vec::new()) };
+}
+
 /// A machine of the core, as its driver sees it.
 pub(crate) trait Machine {
     /// What goes in.
     type Input;
     /// What comes out.
-    type Output;
+    type Output: 'static;
     /// The input that says that a deadline has come.
     const TIMER: Self::Input;
 
     fn handle(&mut self, now: Moment, input: Self::Input);
-    fn poll(&mut self) -> Option<Self::Output>;
+    fn lend_room(&mut self, room: VecDeque<Self::Output>);
+    fn take_outputs(&mut self) -> VecDeque<Self::Output>;
     fn next_deadline(&self) -> Option<Moment>;
+    /// The thread's rooms for outputs of this kind.
+    fn spare() -> &'static LocalKey<Spare<Self::Output>>;
 }
 
 impl Machine for Session {
@@ -39,12 +59,20 @@ impl Machine for Session {
         Session::handle(self, now, input);
     }
 
-    fn poll(&mut self) -> Option<SessionOutput> {
-        Session::poll(self)
+    fn lend_room(&mut self, room: VecDeque<Self::Output>) {
+        Session::lend_room(self, room);
+    }
+
+    fn take_outputs(&mut self) -> VecDeque<Self::Output> {
+        Session::take_outputs(self)
     }
 
     fn next_deadline(&self) -> Option<Moment> {
         Session::next_deadline(self)
+    }
+
+    fn spare() -> &'static LocalKey<Spare<Self::Output>> {
+        &OF_SESSIONS
     }
 }
 
@@ -57,12 +85,20 @@ impl Machine for Serving {
         Serving::handle(self, now, input);
     }
 
-    fn poll(&mut self) -> Option<UpstreamOutput> {
-        Serving::poll(self)
+    fn lend_room(&mut self, room: VecDeque<Self::Output>) {
+        Serving::lend_room(self, room);
+    }
+
+    fn take_outputs(&mut self) -> VecDeque<Self::Output> {
+        Serving::take_outputs(self)
     }
 
     fn next_deadline(&self) -> Option<Moment> {
         Serving::next_deadline(self)
+    }
+
+    fn spare() -> &'static LocalKey<Spare<Self::Output>> {
+        &OF_UPSTREAMS
     }
 }
 
@@ -104,7 +140,7 @@ impl<M: Machine> Driver<M> {
         input: M::Input,
         timer: &Timer,
         whom: &Weak<dyn Wake>,
-        perform: impl FnMut(Vec<M::Output>),
+        perform: impl FnMut(&mut VecDeque<M::Output>),
     ) {
         if let Some(first) = self.inbox.enter(input) {
             self.take_turns(first, timer, whom, perform);
@@ -116,7 +152,7 @@ impl<M: Machine> Driver<M> {
         &self,
         timer: &Timer,
         whom: &Weak<dyn Wake>,
-        perform: impl FnMut(Vec<M::Output>),
+        perform: impl FnMut(&mut VecDeque<M::Output>),
     ) {
         if let Some(first) = self.inbox.enter_left() {
             self.take_turns(first, timer, whom, perform);
@@ -128,27 +164,40 @@ impl<M: Machine> Driver<M> {
         first: M::Input,
         timer: &Timer,
         whom: &Weak<dyn Wake>,
-        mut perform: impl FnMut(Vec<M::Output>),
+        mut perform: impl FnMut(&mut VecDeque<M::Output>),
     ) {
         let mut next = Some(first);
+        // A thread on its way out has none to spare.
+        let spare = M::spare().try_with(|spare| spare.borrow_mut().pop());
+        let mut room = spare.ok().flatten().unwrap_or_default();
         loop {
-            let mut outputs = Vec::new();
             {
                 let mut core = self.core.lock();
                 let now = clock::moment();
+                core.machine.lend_room(room);
                 while let Some(input) = next.take().or_else(|| self.inbox.take()) {
                     core.machine.handle(now, input);
-                    while let Some(output) = core.machine.poll() {
-                        outputs.push(output);
-                    }
                 }
+                room = core.machine.take_outputs();
                 arm(&mut core, timer, whom);
             }
-            if !outputs.is_empty() {
-                perform(outputs);
+            if !room.is_empty() {
+                perform(&mut room);
+                room.clear();
             }
             if self.inbox.exit() {
-                return;
+                break;
+            }
+        }
+        if room.capacity() <= SPARE_OUTPUTS_MAX {
+            let kept = M::spare().try_with(|spare| {
+                let mut spare = spare.borrow_mut();
+                if spare.len() < SPARE_MAX {
+                    spare.push(room);
+                }
+            });
+            if kept.is_err() {
+                tracing::trace!("the thread is on its way out");
             }
         }
     }

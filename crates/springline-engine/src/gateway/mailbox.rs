@@ -20,7 +20,10 @@ const WAITING_PARTS_MAX: usize = 10_000;
 /// What is queued for one connection.
 #[derive(Debug, Default)]
 struct Queue {
-    parts: VecDeque<Part>,
+    /// The oldest part: most answers have one, and need no room elsewhere.
+    first: Option<Part>,
+    /// What comes after it; empty if there is none.
+    later: VecDeque<Part>,
     bytes: usize,
     /// Nothing comes after what is queued.
     closed: bool,
@@ -61,17 +64,22 @@ impl Mailbox {
             return Put::Closed;
         }
         let bytes = size_of_part(&part);
-        let full = !queue.parts.is_empty()
+        let full = queue.first.is_some()
             && (queue.bytes.saturating_add(bytes) > WAITING_BYTES_MAX
-                || queue.parts.len() >= WAITING_PARTS_MAX);
+                || queue.later.len() >= WAITING_PARTS_MAX);
         if full {
-            queue.parts.clear();
+            queue.first = None;
+            queue.later.clear();
             queue.closed = true;
             queue.cut = true;
         } else {
             queue.bytes += bytes;
             queue.closed = ends(&part);
-            queue.parts.push_back(part);
+            if queue.first.is_none() {
+                queue.first = Some(part);
+            } else {
+                queue.later.push_back(part);
+            }
         }
         let waiting = queue.waiting.take();
         drop(queue);
@@ -97,7 +105,8 @@ impl Mailbox {
     /// The next part; `None` after the last. A part is taken only as it is returned.
     pub(crate) fn poll_take(&self, cx: &Context<'_>) -> Poll<Option<Part>> {
         let mut queue = self.queue.lock();
-        if let Some(part) = queue.parts.pop_front() {
+        if let Some(part) = queue.first.take() {
+            queue.first = queue.later.pop_front();
             queue.bytes = queue.bytes.saturating_sub(size_of_part(&part));
             return Poll::Ready(Some(part));
         }

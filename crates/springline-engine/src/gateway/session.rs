@@ -207,11 +207,11 @@ impl SessionCell {
                     self.shared.rest.keep_session(
                         self.rest,
                         |record| self.at_rest(record),
-                        &outputs,
+                        outputs.make_contiguous(),
                         &self.shared.events,
                     );
                 }
-                for output in outputs {
+                for output in outputs.drain(..) {
                     self.perform(output, errand);
                 }
             });

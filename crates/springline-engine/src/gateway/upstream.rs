@@ -1,6 +1,7 @@
 //! One upstream machine: inputs from its transport and its session go in, and what comes out is
 //! done.
 
+use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -119,10 +120,10 @@ impl UpstreamCell {
         });
     }
 
-    fn do_all(&self, outputs: Vec<Output>, errand: &mut Errand) {
-        let kept = self.keep(&outputs);
+    fn do_all(&self, outputs: &mut VecDeque<Output>, errand: &mut Errand) {
+        let kept = self.keep(outputs.make_contiguous());
         let mut leaves = false;
-        for output in outputs {
+        for output in outputs.drain(..) {
             if let Err(error) = &kept {
                 // What follows it at once is the request itself (I4).
                 let follows = std::mem::replace(&mut leaves, matches!(output, Output::Sent { .. }));

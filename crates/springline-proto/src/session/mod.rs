@@ -250,6 +250,19 @@ impl Session {
         output
     }
 
+    /// Lends room for outputs, so that a turn need not make its own: before [`Self::handle`], and
+    /// taken back with [`Self::take_outputs`]. Outputs that still wait keep their place.
+    pub fn lend_room(&mut self, room: VecDeque<Output>) {
+        if self.out.is_empty() {
+            self.out = room;
+        }
+    }
+
+    /// All that the driver has to do, in order: [`Self::poll`] in one go.
+    pub fn take_outputs(&mut self) -> VecDeque<Output> {
+        std::mem::take(&mut self.out)
+    }
+
     /// When to give [`Input::Timer`], if nothing happens before.
     pub fn next_deadline(&self) -> Option<Moment> {
         if self.phase == Phase::Closed {

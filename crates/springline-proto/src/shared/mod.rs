@@ -187,6 +187,19 @@ impl Shared {
         self.out.pop_front()
     }
 
+    /// Lends room for outputs, so that a turn need not make its own: before [`Self::handle`], and
+    /// taken back with [`Self::take_outputs`]. Outputs that still wait keep their place.
+    pub fn lend_room(&mut self, room: VecDeque<Output>) {
+        if self.out.is_empty() {
+            self.out = room;
+        }
+    }
+
+    /// All that the driver has to do, in order: [`Self::poll`] in one go.
+    pub fn take_outputs(&mut self) -> VecDeque<Output> {
+        std::mem::take(&mut self.out)
+    }
+
     /// When [`Input::Timer`] is due. Read it after [`Self::poll`] was drained.
     pub fn next_deadline(&self) -> Option<Moment> {
         let vacant = self.vacant_since.zip(self.idle);

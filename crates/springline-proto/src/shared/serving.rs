@@ -1,5 +1,7 @@
 //! An upstream machine of either kind, behind one face: drivers need not ask which it is.
 
+use std::collections::VecDeque;
+
 use super::{Legacy, Shared};
 use crate::call::{CallKey, Generation, Moment};
 use crate::upstream::{
@@ -60,6 +62,22 @@ impl Serving {
         match self {
             Self::Own(machine) => machine.poll(),
             Self::Shared(machine) => machine.poll(),
+        }
+    }
+
+    /// Lends room for outputs ([`Upstream::lend_room`]).
+    pub fn lend_room(&mut self, room: VecDeque<Output>) {
+        match self {
+            Self::Own(machine) => machine.lend_room(room),
+            Self::Shared(machine) => machine.lend_room(room),
+        }
+    }
+
+    /// All that the driver has to do, in order ([`Upstream::take_outputs`]).
+    pub fn take_outputs(&mut self) -> VecDeque<Output> {
+        match self {
+            Self::Own(machine) => machine.take_outputs(),
+            Self::Shared(machine) => machine.take_outputs(),
         }
     }
 
