@@ -16,6 +16,7 @@ pub mod downstream;
 pub mod event;
 pub mod gateway;
 pub mod lane;
+pub mod limit;
 pub mod spawn;
 pub mod upstream;
 

@@ -17,7 +17,7 @@ use springline_engine::downstream::{HttpServer, HttpSettings, Token, listen};
 use springline_engine::gateway::{Gateway, Rest};
 use springline_engine::lane::Lanes;
 use springline_engine::upstream::http::{HttpShared, ProxyEnv};
-use springline_engine::{clock, spawn};
+use springline_engine::{clock, limit, spawn};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -37,6 +37,7 @@ const OTHER_PLACE: &str =
 /// Runs until SIGTERM, SIGINT or `springline stop`.
 pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     springline::autostart::detach_if_asked();
+    limit::raise_files();
     let overrides = Overrides {
         listen: args.listen,
         socket: args.place.socket,
@@ -70,6 +71,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     let admin = Admin::new(Arc::clone(&gateway), facts(&config, &addresses));
     let routes: Arc<dyn Routes> = Arc::<Admin>::clone(&admin);
     let settings = http_settings(&config.settings);
+    tell_fewer(&config.settings, &settings);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let lanes = Lanes::start(cores).context("the threads for connections")?;
     let server = HttpServer::on_lanes(Arc::clone(&gateway), settings, Some(routes), lanes);
@@ -171,6 +173,16 @@ pub(crate) fn shared_http() -> Arc<HttpShared> {
     Arc::new(HttpShared::new(proxies, Arc::new(clock::wall)))
 }
 
+/// Says that there may be fewer connections than the configuration wants.
+fn tell_fewer(wanted: &Settings, settings: &HttpSettings) {
+    let max = settings.connections_max;
+    if wanted.connections_max.is_some_and(|wanted| wanted > max) {
+        crate::say(&format!(
+            "`connectionsMax` counts as {max}: the process may open no more files; raise `ulimit -n`"
+        ));
+    }
+}
+
 pub(crate) fn http_settings(settings: &Settings) -> HttpSettings {
     HttpSettings {
         allowed_hosts: settings.allowed_hosts.clone(),
@@ -182,6 +194,7 @@ pub(crate) fn http_settings(settings: &Settings) -> HttpSettings {
             .map(|(name, secret)| Token::new(name.as_str(), secret.expose()))
             .collect(),
         body_max: settings.body_max,
+        connections_max: limit::connections_max(settings.connections_max, limit::raise_files()),
         heartbeat: settings.heartbeat,
         ..HttpSettings::default()
     }

@@ -220,6 +220,14 @@ pub const DECLARATIONS: &[Declaration] = &[
         "is the silence on a stream after which a comment is sent",
     ),
     top(
+        "connectionsMax",
+        "SPRINGLINE_CONNECTIONS_MAX",
+        Kind::Count,
+        Preset::Nothing("half of the files that the process may open, at most 16,384"),
+        "is the number of client connections to the HTTP listener; beyond it an idle one is closed for \
+         a new one, and a new one is refused with 503 only if calls or streams are open on all",
+    ),
+    top(
         "sessionIdle",
         "SPRINGLINE_SESSION_IDLE",
         Kind::Duration,

@@ -96,6 +96,8 @@ pub struct Settings {
     pub body_max: usize,
     pub stream_after: Duration,
     pub heartbeat: Duration,
+    /// `None`: as many as the limits of the process allow.
+    pub connections_max: Option<usize>,
     pub session_idle: Duration,
     pub sessions_max: usize,
     pub pending_max: usize,
@@ -151,6 +153,7 @@ impl Settings {
             body_max: read.number("bodyMax"),
             stream_after: read.duration("streamAfter"),
             heartbeat: read.duration("heartbeat"),
+            connections_max: read.optional_number("connectionsMax"),
             session_idle: read.duration("sessionIdle"),
             sessions_max: read.number("sessionsMax"),
             pending_max: read.number("pendingMax"),
@@ -286,6 +289,15 @@ impl Reader<'_> {
             _ => 0,
         };
         usize::try_from(number).unwrap_or(usize::MAX)
+    }
+
+    fn optional_number(&self, key: &str) -> Option<usize> {
+        match self.layer.get(key) {
+            Some((_, Given::Number(number))) => {
+                Some(usize::try_from(*number).unwrap_or(usize::MAX))
+            }
+            _ => None,
+        }
     }
 
     fn flag(&self, key: &str) -> bool {

@@ -21,6 +21,7 @@ use tokio::time::sleep_until;
 
 use super::port::Parts;
 use super::raised;
+use super::seat::{self, Busy};
 use crate::clock;
 
 /// An HTTP answer of ours.
@@ -113,6 +114,7 @@ pub struct EventBody {
     driver: Option<Writing>,
     segments: mpsc::Receiver<Bytes>,
     cut: Option<Cut>,
+    _busy: Busy,
 }
 
 /// How a stream of events behaves besides its events.
@@ -154,6 +156,7 @@ impl EventBody {
             driver: Some(Box::pin(make(sender))),
             segments,
             cut: None,
+            _busy: seat::busy(),
         }
     }
 

@@ -15,6 +15,7 @@ pub mod hello;
 pub mod listen;
 pub mod port;
 pub mod route;
+pub(crate) mod seat;
 pub mod server;
 pub mod setting;
 pub mod socket;

@@ -19,6 +19,7 @@ use super::body::ReadError;
 use super::call::{Call, SESSIONLESS_MAX, close, read_body, refuse_body};
 use super::guard::{self, Arrival};
 use super::port::{Gate, Principal};
+use super::seat;
 use super::setting::HttpSettings;
 
 /// The JSON-RPC code of a refused HTTP request.
@@ -210,10 +211,12 @@ impl<G: Gate> Desk<G> {
             body,
             principal,
         };
+        let busy = seat::busy();
         let answer = self.routes.answer(request).await.unwrap_or_else(|| {
             let text = "there is nothing at this path; MCP is served at /mcp and /mcp/{server}";
             answer::refuse(StatusCode::NOT_FOUND, None, INVALID_REQUEST, text)
         });
+        drop(busy);
         if is_whole { answer } else { close(answer) }
     }
 }

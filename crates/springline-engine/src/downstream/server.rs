@@ -12,6 +12,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::RwLock;
+use rustix::io::Errno;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::watch;
@@ -23,6 +24,7 @@ use super::guard::Arrival;
 use super::port::{Gate, OpenError, Principal};
 use super::raised;
 use super::route::{Desk, NoRoutes, Routes};
+use super::seat::Seats;
 use super::setting::HttpSettings;
 use super::stream::Patient;
 use crate::lane::Lanes;
@@ -42,6 +44,8 @@ pub struct HttpServer<G> {
     cut: watch::Sender<bool>,
     /// How many connections there are.
     live: watch::Sender<usize>,
+    /// The TCP connections; those of the socket are the user's own, and are not counted here.
+    seats: Arc<Seats>,
     /// Where TCP connections run; on the runtime of their listener if there are none.
     lanes: Lanes,
 }
@@ -87,6 +91,7 @@ impl<G: Gate> HttpServer<G> {
             stop,
             cut: watch::Sender::new(false),
             live: watch::Sender::new(0),
+            seats: Arc::default(),
             lanes,
         })
     }
@@ -116,15 +121,22 @@ impl<G: Gate> HttpServer<G> {
                     }
                     self.admit(stream, arrival);
                 }
-                Err(error) => refuse_accept(&error).await,
+                Err(error) => self.refuse_accept(&error).await,
             }
         }
     }
 
-    /// Gives a TCP connection to a lane.
+    /// Gives a TCP connection to a lane, if there is room for it.
     fn admit(self: &Arc<Self>, stream: TcpStream, arrival: Arrival) {
+        let max = self.settings.read().connections_max;
+        let Some(taken) = self.seats.take(max) else {
+            let refused = Arc::clone(&self.seats).refuse(stream);
+            spawn::named("refused connection", refused);
+            return;
+        };
         let Some(lane) = self.lanes.next() else {
-            self.connect(stream, arrival);
+            let held = taken.hold(Arc::clone(self).hold(stream, arrival));
+            spawn::named("http connection", held);
             return;
         };
         let server = Arc::clone(self);
@@ -132,7 +144,7 @@ impl<G: Gate> HttpServer<G> {
         let moved = stream.into_std();
         lane.run("http connection", async move {
             match moved.and_then(TcpStream::from_std) {
-                Ok(stream) => server.hold(stream, arrival).await,
+                Ok(stream) => taken.hold(server.hold(stream, arrival)).await,
                 Err(error) => tracing::warn!(%error, "a connection could not be taken over"),
             }
         });
@@ -148,9 +160,22 @@ impl<G: Gate> HttpServer<G> {
             };
             match accepted.and_then(|(stream, _)| stream.peer_cred().map(|peer| (stream, peer))) {
                 Ok((stream, peer)) => self.connect(stream, Arrival::Socket { uid: peer.uid() }),
-                Err(error) => refuse_accept(&error).await,
+                Err(error) => self.refuse_accept(&error).await,
             }
         }
+    }
+
+    /// After an accept that failed. If the process is out of descriptors, an idle connection from the
+    /// network gives way; the pause leaves time for that, and keeps a listener from spinning.
+    async fn refuse_accept(&self, error: &std::io::Error) {
+        let is_out = matches!(
+            error.raw_os_error().map(Errno::from_raw_os_error),
+            Some(Errno::MFILE | Errno::NFILE)
+        );
+        if !(is_out && self.seats.free_one()) {
+            tracing::warn!(%error, "a connection could not be accepted");
+        }
+        sleep(ACCEPT_PAUSE).await;
     }
 
     /// Stops: no new connection or request, GET streams end at once, answers may finish within
@@ -275,9 +300,4 @@ impl<G: Gate> HttpServer<G> {
         });
         attach::switching()
     }
-}
-
-async fn refuse_accept(error: &std::io::Error) {
-    tracing::warn!(%error, "a connection could not be accepted");
-    sleep(ACCEPT_PAUSE).await;
 }

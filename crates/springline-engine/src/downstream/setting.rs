@@ -26,6 +26,8 @@ pub struct HttpSettings {
     pub tokens: Vec<Token>,
     /// The cap on a request body, in bytes.
     pub body_max: usize,
+    /// The cap on TCP connections, of all listeners together.
+    pub connections_max: usize,
     /// The pause after which a silent stream carries a comment.
     pub heartbeat: Duration,
     /// How long a client may take no byte of an answer before its connection is closed.
@@ -44,6 +46,7 @@ impl Default for HttpSettings {
             cors: false,
             tokens: Vec::new(),
             body_max: BODY_MAX,
+            connections_max: 16_384,
             heartbeat: HEARTBEAT,
             write_patience: Duration::from_mins(1),
             read_patience: Duration::from_mins(1),

@@ -29,6 +29,7 @@ use super::stored::{SessionKind, session_value};
 use super::timer::Wake;
 use super::upstream::UpstreamCell;
 use crate::downstream::Principal;
+use crate::downstream::seat::{self, Busy};
 use crate::spawn::{Errand, Work};
 use crate::{clock, event};
 
@@ -559,6 +560,7 @@ impl SessionHandle {
             mailbox,
             source: Source::Exchange(exchange),
             work: None,
+            _busy: seat::busy(),
         };
         if let Some(refusal) = self.cell.refusal(&message) {
             self.cell.to_exchange(exchange, Part::Json(refusal.into()));
@@ -605,6 +607,7 @@ impl SessionHandle {
             mailbox,
             source: Source::Connection(connection),
             work: None,
+            _busy: seat::busy(),
         };
         (connection, stream)
     }
@@ -689,6 +692,8 @@ pub struct PartStream {
     /// The exchange with the server, until the first part is there: what comes after it must not
     /// wait for a client that reads slowly.
     work: Option<Work>,
+    /// While it lives, its connection gives way to no other.
+    _busy: Busy,
 }
 
 impl PartStream {

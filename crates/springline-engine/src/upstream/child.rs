@@ -32,6 +32,8 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::limit;
+
 /// Starts that may wait for the thread; the machine's start budget keeps it far below.
 const STARTS_QUEUED_MAX: usize = 64;
 
@@ -276,11 +278,12 @@ fn command(spec: &ChildSpec) -> Command {
         command.current_dir(cwd);
     }
     let gateway = rustix::process::getpid();
+    let files = limit::before();
     #[expect(
         unsafe_code,
-        reason = "the parent-death signal is set between fork and exec"
+        reason = "the parent-death signal and the limit are set between fork and exec"
     )]
-    // SAFETY: between fork and exec only async-signal-safe work is allowed. These are two plain
+    // SAFETY: between fork and exec only async-signal-safe work is allowed. These are three plain
     // system calls and a comparison; nothing allocates and nothing takes a lock.
     unsafe {
         command.pre_exec(move || {
@@ -291,7 +294,7 @@ fn command(spec: &ChildSpec) -> Command {
                     rustix::io::Errno::SRCH.raw_os_error(),
                 ));
             }
-            Ok(())
+            limit::restore(files)
         });
     }
     command

@@ -2,7 +2,8 @@
 //!
 //! Owns a home for each test. It sees what a person or a script sees.
 
-use std::io::{BufRead as _, BufReader, Lines, Write as _};
+use std::io::{BufRead as _, BufReader, Lines, Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -49,23 +50,47 @@ impl Home {
         command
     }
 
+    /// The gateway under a limit that the shell sets.
+    fn limited(&self, limit: &str) -> Command {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", &format!("{limit}; exec \"$0\" serve"), PROGRAM])
+            .env_clear()
+            .stdin(Stdio::null());
+        let like = self.command(&[]);
+        command.envs(
+            like.get_envs()
+                .filter_map(|(name, value)| Some((name, value?))),
+        );
+        command
+    }
+
     fn run(&self, args: &[&str]) -> Ran {
         Ran(self.command(args).output().unwrap())
     }
 
     /// Starts the gateway and waits until it is ready.
     fn serve(&mut self) {
-        let mut child = self
-            .command(&["serve"])
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let command = self.command(&["serve"]);
+        self.serve_with(command);
+    }
+
+    /// The same by this command; where it listens.
+    fn serve_with(&mut self, mut command: Command) -> String {
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         self.gateway = Some(child);
-        let is_ready = |line: String| line.starts_with("springline: ready: ");
+        let mut address = String::new();
+        let is_ready = |line: String| {
+            if let Some(url) = line.strip_prefix("springline: listening on http://127.0.0.1:") {
+                address = format!("127.0.0.1:{}", url.trim_end_matches("/mcp"));
+            }
+            line.starts_with("springline: ready: ")
+        };
         assert!(lines.by_ref().map_while(Result::ok).any(is_ready));
         // Whoever writes into a pipe without a reader fails.
         std::thread::spawn(move || lines.for_each(drop));
+        address
     }
 
     /// Waits for an event with this name.
@@ -273,4 +298,55 @@ fn connect_answers_also_where_no_gateway_can_be_found_and_exits_with_3() {
         assert_eq!(ran.code(), 3, "{}", ran.err());
         assert_eq!(ran.err().lines().count(), 1, "{}", ran.err());
     }
+}
+
+#[test]
+fn a_flood_of_half_open_connections_keeps_nobody_out() {
+    let mut home = Home::new();
+    home.write(&demo());
+    let address = home.serve_with(home.limited("ulimit -n 128"));
+    let flood: Vec<TcpStream> = (0..400)
+        .map(|_| {
+            let mut half = TcpStream::connect(&address).unwrap();
+            // It may be closed again by then.
+            drop(half.write_all(b"POST /mcp HTTP/1.1\r\nhost: "));
+            half
+        })
+        .collect();
+    let status = home.run(&["status"]);
+    assert_eq!((status.code(), status.err()), (0, ""));
+    let mut client = home.connect(&["demo"]);
+    assert!(client.initialize()["result"].is_object());
+    let tools = client.ask("tools/list", &json!({}));
+    assert_eq!(tools["result"]["tools"][0]["name"], "echo");
+    assert_eq!(client.ended().code(), 0);
+    let mut other = TcpStream::connect(&address).unwrap();
+    write!(
+        other,
+        "GET /healthz HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    other.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    drop(flood);
+}
+
+#[test]
+fn the_limit_on_open_files_is_raised_for_the_gateway_and_not_for_its_children() {
+    let mut home = Home::new();
+    let seen = home.folder.path().join("limit");
+    let script = format!("ulimit -Sn > {}; exec \"$0\" demo", seen.display());
+    let entry = json!({ "command": "sh", "args": ["-c", script, PROGRAM] });
+    home.write(&json!({ "mcpServers": { "demo": entry } }).to_string());
+    home.serve_with(home.limited("ulimit -Sn 150"));
+    assert_eq!(home.run(&["call", "demo", "count"]).code(), 0);
+    assert_eq!(std::fs::read_to_string(seen).unwrap().trim(), "150");
+    let pid = home.gateway.as_ref().unwrap().id();
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let line = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"));
+    let words: Vec<&str> = line.unwrap().split_whitespace().collect();
+    assert_ne!(words[3], "150", "{words:?}");
 }

@@ -154,6 +154,46 @@ async fn a_client_that_reads_nothing_is_cut_off() {
 }
 
 #[tokio::test]
+async fn at_the_cap_idle_connections_give_way_and_streams_do_not() {
+    let house = House::open(HttpSettings {
+        connections_max: 2,
+        ..HttpSettings::default()
+    })
+    .await;
+    let session = house.session(&[], V).await;
+    let mut flood = Vec::new();
+    for _ in 0..50 {
+        let mut half = house.dial().await;
+        half.write_all(b"POST /mcp HTTP/1.1\r\nHost: ")
+            .await
+            .unwrap();
+        flood.push(half);
+    }
+    let (first, _) = listen(&house, &session, &[]).await;
+    let other = house.session(&[], V).await;
+    let (_second, _) = listen(&house, &other, &[]).await;
+    for mut half in flood {
+        let mut seen = Vec::new();
+        // Closed with what it had sent unread: it may see that as a reset.
+        drop(
+            timeout(PATIENCE, half.read_to_end(&mut seen))
+                .await
+                .unwrap(),
+        );
+        assert_eq!(seen, b"");
+    }
+    let reply = house.ask("GET /healthz", &[], "").await;
+    let text = reply.refusal(503, -32600, None);
+    assert!(text.contains("connectionsMax"), "{text}");
+    assert_eq!(reply.header("retry-after"), Some("1"));
+    assert_eq!(house.server.connections(), 2);
+    drop(first);
+    while house.ask("GET /healthz", &[], "").await.status != 200 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
 async fn a_stop_ends_get_streams_at_once_and_cuts_what_never_ends() {
     let house = House::open(HttpSettings::default()).await;
     let session = house.session(&[], V).await;
