@@ -4,7 +4,8 @@
 //! know what is synced.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -23,7 +24,13 @@ pub(crate) struct Beat {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Held for a few instructions, never over a sync.
+    /// The last ordinal that was marked.
+    marked: AtomicU64,
+    synced: AtomicU64,
+    /// Whether the thread has to be woken for a mark.
+    idle: AtomicBool,
+    failed: OnceLock<Arc<str>>,
+    /// Held for a few instructions, never over a sync, and not by a mark unless the thread is idle.
     state: Mutex<State>,
     wake: Condvar,
     done: Condvar,
@@ -31,11 +38,8 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    marked: u64,
-    synced: u64,
     at_once: bool,
     stop: bool,
-    failed: Option<Arc<str>>,
 }
 
 impl Beat {
@@ -58,37 +62,40 @@ impl Beat {
 
     /// Tells that something was written.
     pub(crate) fn mark(&self, ordinal: u64) {
-        let mut state = self.shared.state.lock();
-        let idle = state.marked <= state.synced;
-        state.marked = state.marked.max(ordinal);
-        drop(state);
-        if idle {
+        // The mark stands before `idle` is looked at, and the thread says that it is idle before it
+        // looks for marks: one of the two sees the other.
+        self.shared.marked.fetch_max(ordinal, Ordering::SeqCst);
+        if self.shared.idle.load(Ordering::SeqCst) && self.shared.idle.swap(false, Ordering::SeqCst)
+        {
+            // Who has the lock is past that look, or waits.
+            drop(self.shared.state.lock());
             self.shared.wake.notify_one();
         }
     }
 
     /// The last ordinal that is power-durable.
     pub(crate) fn synced(&self) -> u64 {
-        self.shared.state.lock().synced
+        self.shared.synced.load(Ordering::SeqCst)
     }
 
     /// What the sync failed with, if it did.
     pub(crate) fn failure(&self) -> Option<Arc<str>> {
-        self.shared.state.lock().failed.clone()
+        self.shared.failed.get().cloned()
     }
 
     /// Waits until all that was marked is power-durable.
     pub(crate) fn sync(&self) -> Result<u64, Arc<str>> {
         let mut state = self.shared.state.lock();
-        let wanted = state.marked;
+        let wanted = self.shared.marked.load(Ordering::SeqCst);
         state.at_once = true;
         self.shared.wake.notify_one();
-        self.shared.done.wait_while(&mut state, |state| {
-            state.synced < wanted && state.failed.is_none()
+        // Both change under the lock.
+        self.shared.done.wait_while(&mut state, |_| {
+            self.synced() < wanted && self.shared.failed.get().is_none()
         });
-        match &state.failed {
-            Some(cause) => Err(Arc::clone(cause)),
-            None => Ok(state.synced),
+        match self.failure() {
+            Some(cause) => Err(cause),
+            None => Ok(self.synced()),
         }
     }
 }
@@ -106,13 +113,22 @@ impl Drop for Beat {
 }
 
 impl Shared {
+    fn is_due(&self) -> bool {
+        self.marked.load(Ordering::SeqCst) > self.synced.load(Ordering::SeqCst)
+    }
+
     fn run(&self, mut work: impl FnMut() -> Result<u64, Arc<str>>) {
         let mut state = self.state.lock();
         loop {
-            self.wake.wait_while(&mut state, |state| {
-                state.marked <= state.synced && !state.stop
-            });
-            if state.marked <= state.synced {
+            while !self.is_due() && !state.stop {
+                self.idle.store(true, Ordering::SeqCst);
+                if self.is_due() {
+                    break;
+                }
+                self.wake.wait(&mut state);
+            }
+            self.idle.store(false, Ordering::SeqCst);
+            if !self.is_due() {
                 return;
             }
             self.wake
@@ -122,11 +138,15 @@ impl Shared {
             let result = work();
             state = self.state.lock();
             match result {
-                Ok(ordinal) => state.synced = state.synced.max(ordinal),
-                Err(cause) => state.failed = Some(cause),
+                Ok(ordinal) => {
+                    self.synced.fetch_max(ordinal, Ordering::SeqCst);
+                }
+                Err(cause) => {
+                    self.failed.get_or_init(|| cause);
+                }
             }
             self.done.notify_all();
-            if state.failed.is_some() {
+            if self.failed.get().is_some() {
                 return;
             }
         }
@@ -136,7 +156,6 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicU64, Ordering};
 
     #[test]
     fn many_writes_share_few_syncs_and_the_last_one_is_synced_at_the_end() {

@@ -99,8 +99,8 @@ pub enum Reason {
         /// Which check, in words.
         detail: Arc<str>,
     },
-    /// Its last write was cut short; what comes before is whole.
-    #[error("ends in a torn write of {len} bytes, which was ignored")]
+    /// Writes were cut short; all others are whole.
+    #[error("has {len} bytes of torn writes, which were ignored")]
     Torn {
         /// How much was ignored.
         len: u64,
@@ -336,9 +336,10 @@ impl StateFolder {
         write().map_err(failure("write", &path))
     }
 
-    /// A new file, private to us.
+    /// A new file, private to us, to be written and mapped.
     pub(crate) fn create(&self, name: &str) -> io::Result<File> {
         open_options()
+            .read(true)
             .write(true)
             .create_new(true)
             .mode(0o600)

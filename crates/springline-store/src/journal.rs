@@ -8,6 +8,7 @@
 mod file;
 mod form;
 mod scan;
+mod tail;
 #[cfg(test)]
 mod tests;
 
@@ -95,8 +96,9 @@ pub struct Recovered {
 
 /// Keeps the states of calls. As for a store: a failed write poisons it until it is opened again.
 pub trait Journal: Send + Sync + 'static {
-    /// Adds entries, in their order, in one write. Crash-durable on return; a crash within the call
-    /// keeps the first few of them or none. Power-durable within 50 ms.
+    /// Adds entries, in their order, all together. Crash-durable on return; a crash within the call
+    /// keeps the first few of them or none. Power-durable within 50 ms. Appends of different calls
+    /// go on beside each other.
     ///
     /// # Errors
     /// Too many entries or open calls refuse the whole and change nothing; a failed write poisons
@@ -112,8 +114,14 @@ pub trait Journal: Send + Sync + 'static {
     /// The last `append` that is power-durable.
     fn synced(&self) -> Seq;
 
+    /// The last entry of a call that is not settled.
+    fn last(&self, call: CallId) -> Option<CallEntry>;
+
     /// How many calls are not settled.
     fn open_calls(&self) -> usize;
+
+    /// The calls that are not settled, each as it was last written; also when the journal is poisoned.
+    fn entries(&self) -> Vec<CallEntry>;
 }
 
 /// Why the journal did not do as asked.
@@ -163,7 +171,9 @@ struct Held {
 impl Journal for MemoryJournal {
     fn append(&self, entries: &[CallEntry]) -> Result<Seq, JournalError> {
         let mut held = self.held.lock();
-        check_bounds(entries, held.open.len())?;
+        if check_bounds(entries)? && held.open.len() + entries.len() > OPEN_CALLS_MAX {
+            return Err(JournalError::Full);
+        }
         for entry in entries {
             place(&mut held.open, *entry);
         }
@@ -179,8 +189,16 @@ impl Journal for MemoryJournal {
         self.held.lock().seq
     }
 
+    fn last(&self, call: CallId) -> Option<CallEntry> {
+        self.held.lock().open.get(&call).copied()
+    }
+
     fn open_calls(&self) -> usize {
         self.held.lock().open.len()
+    }
+
+    fn entries(&self) -> Vec<CallEntry> {
+        self.held.lock().open.values().copied().collect()
     }
 }
 
@@ -193,18 +211,14 @@ fn place(open: &mut BTreeMap<CallId, CallEntry>, entry: CallEntry) {
     }
 }
 
-fn check_bounds(entries: &[CallEntry], open: usize) -> Result<(), JournalError> {
+/// Whether entries open calls. Only then can they be refused for the calls that are open: those must be
+/// able to end.
+fn check_bounds(entries: &[CallEntry]) -> Result<bool, JournalError> {
     if entries.len() > APPEND_MAX {
         return Err(JournalError::TooMany {
             count: entries.len(),
         });
     }
-    // Only a call that is new can be refused: those that are open must be able to end.
-    let grows = entries
-        .iter()
-        .any(|entry| entry.state == CallState::Accepted);
-    if grows && open + entries.len() > OPEN_CALLS_MAX {
-        return Err(JournalError::Full);
-    }
-    Ok(())
+    let opens = |entry: &CallEntry| entry.state == CallState::Accepted;
+    Ok(entries.iter().any(opens))
 }

@@ -23,6 +23,9 @@ use springline_store::{
 const NAME: &str = "a_killed_process_loses_nothing_that_it_acknowledged";
 const FOLDER_VARIABLE: &str = "SPRINGLINE_TEST_KILL_FOLDER";
 const ROUNDS: usize = 50;
+const CROWD_NAME: &str = "a_killed_process_with_many_writers_loses_nothing_that_it_acknowledged";
+const CROWD_VARIABLE: &str = "SPRINGLINE_TEST_KILL_CROWD";
+const WRITERS: u8 = 4;
 /// A call is settled so many turns after it was accepted.
 const OPEN_TURNS: u64 = 10;
 
@@ -35,42 +38,62 @@ fn a_killed_process_loses_nothing_that_it_acknowledged() {
     let folder = home.path().join("state");
     let mut last = 0;
     for round in 0..ROUNDS {
-        last = kill_once(&folder, 1 + round * 37 % 90, last);
+        let lines = kill_once(NAME, FOLDER_VARIABLE, &folder, 1 + round * 37 % 90);
+        last = lines.last().and_then(|turn| turn.parse().ok()).unwrap();
         check(&folder, last);
     }
     assert!(last > ROUNDS as u64);
 }
 
-/// Starts a writer, kills it after some acknowledged turns, and returns the last one.
-fn kill_once(folder: &Path, turns: usize, mut last: u64) -> u64 {
+#[test]
+fn a_killed_process_with_many_writers_loses_nothing_that_it_acknowledged() {
+    if let Some(folder) = env::var_os(CROWD_VARIABLE) {
+        return crowd_until_killed(Path::new(&folder));
+    }
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path().join("state");
+    let mut last = BTreeMap::new();
+    for round in 0..ROUNDS {
+        let turns = 1 + round * 613 % 4000;
+        for line in kill_once(CROWD_NAME, CROWD_VARIABLE, &folder, turns) {
+            let (session, number) = line.split_once(' ').unwrap();
+            last.insert(session.parse().unwrap(), number.parse().unwrap());
+        }
+        check_crowd(&folder, &last);
+    }
+    assert_eq!(last.len(), usize::from(WRITERS));
+}
+
+/// Starts a writer, kills it after some acknowledged turns, and returns all that it acknowledged.
+fn kill_once(test: &str, variable: &str, folder: &Path, turns: usize) -> Vec<String> {
     #[expect(
         clippy::disallowed_methods,
         reason = "it is this very test, to be killed"
     )]
     let mut child = Command::new(env::current_exe().unwrap())
-        .args(["--exact", NAME, "--nocapture"])
-        .env(FOLDER_VARIABLE, folder)
+        .args(["--exact", test, "--nocapture"])
+        .env(variable, folder)
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    let mut acknowledged = 0;
-    while acknowledged < turns {
+    let mut acknowledged = Vec::new();
+    while acknowledged.len() < turns {
         let line = lines.next().expect("it writes until it is killed").unwrap();
-        let turn = line
-            .strip_prefix("ack ")
-            .unwrap_or_else(|| panic!("{line}"));
-        last = turn.parse().unwrap();
-        acknowledged += 1;
+        let turn = line.strip_prefix("ack ");
+        let turn = turn.and_then(|turn| turn.strip_suffix('.'));
+        acknowledged.push(turn.unwrap_or_else(|| panic!("{line}")).to_owned());
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    for line in lines.map_while(Result::ok) {
-        let turn = line.strip_prefix("ack ").and_then(|turn| turn.parse().ok());
-        last = turn.unwrap_or(last);
-    }
-    last
+    // A line that the kill cut short has no end.
+    let rest = lines.map_while(Result::ok);
+    acknowledged.extend(rest.filter_map(|line| {
+        let turn = line.strip_prefix("ack ")?.strip_suffix('.')?;
+        Some(turn.to_owned())
+    }));
+    acknowledged
 }
 
 fn check(folder: &Path, last: u64) {
@@ -153,8 +176,67 @@ fn write_until_killed(folder: &Path) {
                 Op::put(Kind::Session, "two", value),
             ])
             .unwrap();
-        writeln!(acknowledge, "ack {turn}").unwrap();
+        writeln!(acknowledge, "ack {turn}.").unwrap();
     }
+}
+
+/// Each writer has a session of its own, in which one call is open at a time.
+fn crowd_until_killed(folder: &Path) {
+    let (_store, journal, recovered, _) = open(folder);
+    let write = |session: u8| {
+        let of = |number, state| CallEntry {
+            call: CallId {
+                session: SessionDigest([session; 16]),
+                number,
+            },
+            state,
+            note: number,
+        };
+        let held = recovered.open.iter().map(|entry| entry.call);
+        let held = held.filter(|call| call.session.0[0] == session);
+        let held = held.map(|call| call.number);
+        // What an earlier writer left open ends after the first call.
+        let mut before: Vec<_> = held.map(|number| of(number, CallState::Settled)).collect();
+        let last = before.iter().map(|entry| entry.call.number).max();
+        let last = last.unwrap_or(0);
+        for number in last + 1.. {
+            journal.append(&[of(number, CallState::Accepted)]).unwrap();
+            let generation = Generation(number);
+            let sent = of(number, CallState::Sent { generation });
+            journal.append(&[sent]).unwrap();
+            let line = format!("ack {session} {number}.\n");
+            std::io::stderr().write_all(line.as_bytes()).unwrap();
+            journal.append(&before).unwrap();
+            before = vec![of(number, CallState::Settled)];
+        }
+    };
+    std::thread::scope(|scope| {
+        for session in 1..=WRITERS {
+            scope.spawn(move || write(session));
+        }
+    });
+}
+
+fn check_crowd(folder: &Path, last: &BTreeMap<u8, u64>) {
+    let (_store, journal, recovered, findings) = open(folder);
+    let torn = |found: &Finding| matches!(found.reason, Reason::Torn { .. });
+    assert!(findings.iter().all(torn), "{findings:?}");
+    assert!(!recovered.incomplete);
+    for (session, number) in last {
+        let of = recovered.open.iter();
+        let of = of.filter(|entry| entry.call.session.0[0] == *session);
+        let open: BTreeMap<u64, CallState> =
+            of.map(|entry| (entry.call.number, entry.state)).collect();
+        let generation = Generation(*number);
+        // It is settled after the next one is acknowledged.
+        let sent = CallState::Sent { generation };
+        assert_eq!(
+            open.get(number),
+            Some(&sent),
+            "{number} of {session}: {open:?}"
+        );
+    }
+    drop(journal);
 }
 
 fn entry(number: u64, state: CallState) -> CallEntry {

@@ -92,10 +92,6 @@ pub struct Rest {
     pub(super) claims: Mutex<()>,
     /// The calls of before the start that are not settled.
     past: Mutex<HashMap<SessionDigest, Vec<CallEntry>>>,
-    /// Calls of clients that are not settled: only these are followed. A session's own requests, and
-    /// what is sent after its call was cancelled, would stay open for ever. With the frame of the
-    /// client that brought each, for the journal's note.
-    open: Mutex<HashMap<CallId, u64>>,
     /// Calls that were answered since the start, until the journal need not know them any more.
     answered: Mutex<AnsweredCalls>,
     /// Whether anything outlives the process.
@@ -161,7 +157,6 @@ impl Rest {
             dormant: Mutex::default(),
             claims: Mutex::default(),
             past: Mutex::default(),
-            open: Mutex::default(),
             answered: Mutex::default(),
             is_durable: true,
             pipe: None,
@@ -215,7 +210,6 @@ impl Rest {
             dormant: Mutex::default(),
             claims: Mutex::default(),
             past: Mutex::default(),
-            open: Mutex::default(),
             answered: Mutex::default(),
             is_durable: false,
             pipe: None,
@@ -293,11 +287,7 @@ impl Rest {
                 | SessionOutput::Closed => {}
             }
         }
-        if self.write(&ops, &entries, events).journal.is_ok() {
-            // One that the journal does not know is not followed: after a crash its outcome is
-            // unknown, whatever became of it.
-            self.open.lock().extend(turn.accepted);
-        }
+        self.write(&ops, &entries, events);
         self.settle(&turn.over, events);
         if let Err(error) = self.results.forget(&turn.settled) {
             report(events, "results", &error);
@@ -318,17 +308,14 @@ impl Rest {
                 (CallState::Accepted, *frame)
             }
             Mark::Settled => {
-                turn.accepted.retain(|(accepted, _)| *accepted != call);
-                self.open.lock().remove(&call);
                 turn.settled.push(call);
                 (CallState::Settled, 0)
             }
             Mark::Answered(body) => {
                 let body = body.to_bytes();
-                let new = turn.accepted.iter().position(|(held, _)| *held == call);
-                let new = new.map(|at| turn.accepted.remove(at).1);
-                let held = self.open.lock().remove(&call);
-                let frame = new.or(held).unwrap_or(0);
+                let new = turn.accepted.iter().find(|(held, _)| *held == call);
+                let new = new.map(|(_, frame)| *frame);
+                let frame = new.or_else(|| self.followed(call)).unwrap_or(0);
                 self.keep_result(call, &body, events);
                 let answer = answer_of(&body);
                 // One of the socket is settled when its client has it.
@@ -338,6 +325,18 @@ impl Rest {
                 }
                 (CallState::Answered { answer }, frame)
             }
+        }
+    }
+
+    /// The frame of the client that brought a call, if that is a call of a client which waits for its
+    /// answer. Only what the journal holds as such is followed: a session's own requests, and what is
+    /// sent after its call was cancelled, would stay open for ever; and of a call that it could not be
+    /// told of, the outcome is unknown after a crash, whatever became of it.
+    fn followed(&self, call: CallId) -> Option<u64> {
+        let entry = self.journal.last(call)?;
+        match entry.state {
+            CallState::Accepted | CallState::Sent { .. } => Some(entry.note),
+            CallState::Answered { .. } | CallState::Settled => None,
         }
     }
 
@@ -383,7 +382,7 @@ impl Rest {
                     let number = key.number;
                     let call = CallId { session, number };
                     let generation = *generation;
-                    if let Some(note) = self.open.lock().get(&call).copied() {
+                    if let Some(note) = self.followed(call) {
                         let state = CallState::Sent { generation };
                         entries.push(CallEntry { call, state, note });
                     }
@@ -736,8 +735,16 @@ mod tests {
             self.0.synced()
         }
 
+        fn last(&self, call: CallId) -> Option<CallEntry> {
+            self.0.last(call)
+        }
+
         fn open_calls(&self) -> usize {
             self.0.open_calls()
+        }
+
+        fn entries(&self) -> Vec<CallEntry> {
+            self.0.entries()
         }
     }
 

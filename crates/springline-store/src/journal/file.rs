@@ -1,20 +1,25 @@
 //! The journal on disk: segments that only grow.
 //!
-//! Owns the folder `journal` of the state folder. All entries of an `append` go to the kernel in one
-//! write; a thread syncs them in groups, and removes segments that no open call needs any more. The
-//! length on disk is bounded: calls that keep an old segment alive are carried over into a new one.
+//! Owns the folder `journal` of the state folder. All entries of an `append` are stored to a mapping of
+//! the newest segment, without a call of the system and beside other appends; a thread syncs what was
+//! stored in groups, and removes segments that no open call needs any more. The length on disk is
+//! bounded: calls that keep an old segment alive are carried over into a new one.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{HashMap, VecDeque};
 use std::fs::{self, File};
-use std::io::{self, Write as _};
-use std::sync::Arc;
+use std::io;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use springline_proto::call::Generation;
 
 use super::form::{self, HEADER_LEN, Header, Line, RECORD_LEN};
 use super::scan::{self, Scan, name};
-use super::{CallEntry, CallId, CallState, Journal, JournalError, Recovered, check_bounds};
+use super::tail::Tail;
+use super::{
+    CallEntry, CallId, CallState, Journal, JournalError, OPEN_CALLS_MAX, Recovered, check_bounds,
+};
 use crate::beat::Beat;
 use crate::folder::{Finding, FolderError, StateFolder, failure};
 use crate::record::Seq;
@@ -23,6 +28,11 @@ use crate::record::Seq;
 pub(super) const SEGMENT_LEN: u64 = 4 << 20;
 /// So many segments at most; then the open calls of the oldest are carried over.
 pub(super) const SEGMENTS_MAX: usize = 8;
+/// Open calls are kept in so many parts, by session: calls of different sessions rarely meet.
+const SHARDS: usize = 16;
+/// So many entries are stored beside those of other appends. A longer append is alone, so that a kill
+/// leaves no gap of its length before whole records ([`form::GAP_MAX`]).
+const BESIDE_MAX: usize = 16;
 const FOLDER: &str = "journal";
 
 /// Keeps the states of calls in the state folder.
@@ -35,41 +45,50 @@ pub struct FileJournal {
 #[derive(Debug)]
 pub(super) struct Shared {
     folder: StateFolder,
-    /// Held for the length of one append, and by the syncing thread for a few instructions.
-    pub(super) inner: Mutex<Inner>,
+    boot: [u8; 16],
+    /// Shared by appends for the length of their stores; held alone to grow, once in some thousand
+    /// records, and by the syncing thread for a few instructions.
+    pub(super) ground: RwLock<Ground>,
+    /// The calls that are not settled, by session. Held from the claim of a place in the file to
+    /// the last store, so that the entries of a call stand in the order in which they are known
+    /// here. Taken after `ground`, and in their own order.
+    shards: [Mutex<Shard>; SHARDS],
+    /// How many they are, with those that are about to be.
+    open: AtomicUsize,
+    /// The last append whose stores are done.
+    seq: AtomicU64,
+    poison: OnceLock<Arc<str>>,
 }
 
+/// What of the folder is in use.
 #[derive(Debug)]
-pub(super) struct Inner {
-    /// The calls that are not settled.
-    open: HashMap<CallId, Held>,
-    /// For each segment on disk the number of calls whose last entry it holds.
-    pub(super) segments: BTreeMap<u64, usize>,
-    pub(super) current: Current,
+pub(super) struct Ground {
+    /// Segments that are full, oldest first.
+    pub(super) older: VecDeque<Arc<Segment>>,
+    /// The one that grows.
+    current: Arc<Segment>,
+    pub(super) tail: Tail,
     /// Full segments that are not synced.
     sealed: Vec<Arc<File>>,
     /// Whether there are names in the folder that are not synced.
     named: bool,
-    boot: [u8; 16],
-    seq: u64,
-    poison: Option<Arc<str>>,
-    buffer: Vec<u8>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Held {
-    entry: CallEntry,
-    /// Where its last entry stands.
-    segment: u64,
-}
-
-/// The segment that grows.
+/// One file. Each open call owns the segment of its last entry, beside the ground that lists it: so
+/// the number of its owners tells whether it is needed.
 #[derive(Debug)]
-pub(super) struct Current {
+pub(super) struct Segment {
     ordinal: u64,
     salt: u64,
-    pub(super) file: Arc<File>,
-    pub(super) len: u64,
+}
+
+type Shard = HashMap<CallId, Held>;
+
+#[derive(Clone, Debug)]
+struct Held {
+    entry: CallEntry,
+    /// Where it stands.
+    segment: Arc<Segment>,
 }
 
 impl FileJournal {
@@ -93,39 +112,36 @@ impl FileJournal {
         let mut scan = scan::scan(&folder, boot).map_err(opened)?;
         findings.append(&mut scan.findings);
         let recovered = recover(&scan);
-        let inner = start(&folder, &scan, &recovered, boot).map_err(opened)?;
-        let shared = Arc::new(Shared {
-            folder,
-            inner: Mutex::new(inner),
-        });
+        let failed_to_write = failure("write", folder.path());
+        let shared = Shared::start(folder, &scan, &recovered, boot)
+            .map_err(|error| opened(failed_to_write(error)))?;
+        let shared = Arc::new(shared);
         let own = Arc::clone(&shared);
         let beat = Beat::start("springline-journal", move || {
             own.sync().map_err(|error| error.to_string().into())
         })
         .map_err(|error| failed(&error))?;
+        // What was read goes once the open calls are on the disk again; a start does not wait for it.
+        beat.mark(shared.seq.load(Ordering::Acquire));
         Ok((Self { shared, beat }, recovered, findings))
     }
 }
 
 impl Journal for FileJournal {
     fn append(&self, entries: &[CallEntry]) -> Result<Seq, JournalError> {
-        let mut inner = self.shared.inner.lock();
-        if inner.poison.is_none() {
-            inner.poison = self.beat.failure();
+        let shared = &*self.shared;
+        if let Some(cause) = shared.poison.get().cloned().or_else(|| self.beat.failure()) {
+            return Err(JournalError::Poisoned { cause });
         }
-        if let Some(cause) = &inner.poison {
-            return Err(JournalError::Poisoned {
-                cause: Arc::clone(cause),
-            });
-        }
-        check_bounds(entries, inner.open.len())?;
-        if let Err(error) = inner.write(&self.shared.folder, entries) {
-            inner.poison = Some(error.to_string().into());
+        let reserved = shared.reserve(entries)?;
+        let written = shared.write(entries);
+        shared.open.fetch_sub(reserved, Ordering::Relaxed);
+        if let Err(error) = written {
+            // The first cause is the one that counts.
+            shared.poison.get_or_init(|| error.to_string().into());
             return Err(failed(&error));
         }
-        inner.seq += 1;
-        let seq = inner.seq;
-        drop(inner);
+        let seq = shared.seq.fetch_add(1, Ordering::AcqRel) + 1;
         self.beat.mark(seq);
         Ok(Seq(seq))
     }
@@ -141,111 +157,219 @@ impl Journal for FileJournal {
         Seq(self.beat.synced())
     }
 
+    fn last(&self, call: CallId) -> Option<CallEntry> {
+        let shard = self.shared.shards[shard_of(call)].lock();
+        shard.get(&call).map(|held| held.entry)
+    }
+
     fn open_calls(&self) -> usize {
-        self.shared.inner.lock().open.len()
+        self.shared.open.load(Ordering::Relaxed)
+    }
+
+    fn entries(&self) -> Vec<CallEntry> {
+        self.shared.held(|_| true)
     }
 }
 
 /// Marks the journal as closed in order, once all before the mark is on the disk.
 impl Drop for FileJournal {
     fn drop(&mut self) {
-        if self.beat.sync().is_err() {
+        if self.beat.sync().is_err() || self.shared.poison.get().is_some() {
             return;
         }
-        let mut inner = self.shared.inner.lock();
-        if inner.poison.is_some() {
-            return;
+        let mut ground = self.shared.ground.write();
+        let len = RECORD_LEN as u64;
+        // Without the mark the next start doubts what it may doubt.
+        let claimed = ground.tail.claim(len).or_else(|| {
+            ground.tail.grow(len).ok()?;
+            ground.tail.claim(len)
+        });
+        if let Some(at) = claimed {
+            let record = form::record(ground.current.salt, &Line::Closed);
+            ground.tail.store(at, &record);
+            let seq = self.shared.seq.fetch_add(1, Ordering::AcqRel) + 1;
+            self.beat.mark(seq);
         }
-        let mut mark = Vec::with_capacity(RECORD_LEN);
-        form::write_line(inner.current.salt, &Line::Closed, &mut mark);
-        if (&*inner.current.file).write_all(&mark).is_ok() {
-            inner.seq += 1;
-            self.beat.mark(inner.seq);
-        }
-    }
-}
-
-impl Inner {
-    fn write(&mut self, folder: &StateFolder, entries: &[CallEntry]) -> io::Result<()> {
-        let mut buffer = std::mem::take(&mut self.buffer);
-        buffer.clear();
-        let mut carried = Vec::new();
-        let grown = self.current.len + (entries.len() * RECORD_LEN) as u64;
-        if grown > SEGMENT_LEN {
-            self.rotate(folder, &mut buffer)?;
-            carried = self.carry();
-        }
-        let salt = self.current.salt;
-        for entry in carried.iter().chain(entries) {
-            form::write_line(salt, &Line::Entry(*entry), &mut buffer);
-        }
-        (&*self.current.file).write_all(&buffer)?;
-        self.current.len += buffer.len() as u64;
-        buffer.truncate(RECORD_LEN * 64);
-        buffer.shrink_to(RECORD_LEN * 64);
-        self.buffer = buffer;
-        for entry in carried.iter().chain(entries) {
-            self.note(*entry);
-        }
-        Ok(())
-    }
-
-    fn rotate(&mut self, folder: &StateFolder, buffer: &mut Vec<u8>) -> io::Result<()> {
-        let ordinal = self.current.ordinal + 1;
-        let next = birth(folder, ordinal, self.boot, buffer)?;
-        let old = std::mem::replace(&mut self.current, next);
-        self.sealed.push(old.file);
-        self.named = true;
-        self.segments.insert(ordinal, 0);
-        Ok(())
-    }
-
-    /// What must be written again so that the oldest segment can go.
-    fn carry(&self) -> Vec<CallEntry> {
-        if self.segments.len() <= SEGMENTS_MAX {
-            return Vec::new();
-        }
-        // With many segments still to be removed, the oldest one that is alive counts.
-        let oldest = self.segments.iter().find(|(_, live)| **live > 0);
-        let oldest = oldest.map(|(ordinal, _)| *ordinal);
-        let held = self.open.values();
-        held.filter(|held| Some(held.segment) == oldest)
-            .map(|held| held.entry)
-            .collect()
-    }
-
-    fn note(&mut self, entry: CallEntry) {
-        let segment = self.current.ordinal;
-        let before = if entry.state == CallState::Settled {
-            self.open.remove(&entry.call)
-        } else {
-            *self.segments.entry(segment).or_default() += 1;
-            self.open.insert(entry.call, Held { entry, segment })
-        };
-        if let Some(live) = before.and_then(|held| self.segments.get_mut(&held.segment)) {
-            *live -= 1;
-        }
-    }
-
-    /// The oldest segments that no open call needs. A younger one stays while an older one does, or
-    /// the older one's calls would open again.
-    fn removable(&self) -> Vec<u64> {
-        let ends =
-            |(ordinal, live): &(&u64, &usize)| **live == 0 && **ordinal != self.current.ordinal;
-        let removable = self.segments.iter().take_while(ends);
-        removable.map(|(ordinal, _)| *ordinal).collect()
     }
 }
 
 impl Shared {
+    /// The first segment, with the open calls.
+    fn start(
+        folder: StateFolder,
+        scan: &Scan,
+        recovered: &Recovered,
+        boot: [u8; 16],
+    ) -> io::Result<Self> {
+        let (current, tail) = birth(&folder, scan.next, boot, recovered.open.len())?;
+        let read = scan.read.iter().map(|ordinal| {
+            let (ordinal, salt) = (*ordinal, 0);
+            Arc::new(Segment { ordinal, salt })
+        });
+        let older: VecDeque<_> = read.collect();
+        let shared = Self {
+            seq: AtomicU64::new(u64::from(!older.is_empty())),
+            ground: RwLock::new(Ground {
+                older,
+                current,
+                tail,
+                sealed: Vec::new(),
+                named: true,
+            }),
+            folder,
+            boot,
+            shards: Default::default(),
+            open: AtomicUsize::new(0),
+            poison: OnceLock::new(),
+        };
+        let ground = shared.ground.write();
+        if !shared.put(&ground, &recovered.open) {
+            return Err(no_room());
+        }
+        drop(ground);
+        if recovered.incomplete {
+            // What is doubtful is not read again, or its doubt would fall on the calls to come.
+            shared.sync()?;
+        }
+        Ok(shared)
+    }
+
+    /// Holds places for calls that may be new, so that many appends at once keep to the bound.
+    fn reserve(&self, entries: &[CallEntry]) -> Result<usize, JournalError> {
+        let grows = check_bounds(entries)?;
+        let count = if grows { entries.len() } else { 0 };
+        let before = self.open.fetch_add(count, Ordering::Relaxed);
+        if count > 0 && before + count > OPEN_CALLS_MAX {
+            self.open.fetch_sub(count, Ordering::Relaxed);
+            return Err(JournalError::Full);
+        }
+        Ok(count)
+    }
+
+    fn write(&self, entries: &[CallEntry]) -> io::Result<()> {
+        if entries.len() <= BESIDE_MAX && self.put(&self.ground.read(), entries) {
+            return Ok(());
+        }
+        let mut ground = self.ground.write();
+        // It may have grown meanwhile.
+        if self.put(&ground, entries) {
+            return Ok(());
+        }
+        let len = (entries.len() * RECORD_LEN) as u64;
+        if ground.tail.len() + len > SEGMENT_LEN {
+            self.rotate(&mut ground, entries.len())?;
+        } else {
+            ground.tail.grow(len)?;
+        }
+        if self.put(&ground, entries) {
+            Ok(())
+        } else {
+            Err(no_room())
+        }
+    }
+
+    /// Stores entries all together; `false` if there is no room, and then nothing was done.
+    fn put(&self, ground: &Ground, entries: &[CallEntry]) -> bool {
+        let mut shards = self.lock(entries);
+        let Some(mut at) = ground.tail.claim((entries.len() * RECORD_LEN) as u64) else {
+            return false;
+        };
+        let segment = &ground.current;
+        for entry in entries {
+            let record = form::record(segment.salt, &Line::Entry(*entry));
+            ground.tail.store(at, &record);
+            at += RECORD_LEN as u64;
+            if let Some(shard) = &mut shards[shard_of(entry.call)] {
+                self.note(shard, *entry, segment);
+            }
+        }
+        true
+    }
+
+    /// The shards of some entries, in the order that all keep to.
+    fn lock(&self, entries: &[CallEntry]) -> [Option<MutexGuard<'_, Shard>>; SHARDS] {
+        let mut wanted = [false; SHARDS];
+        for entry in entries {
+            wanted[shard_of(entry.call)] = true;
+        }
+        let mut guards = [const { None }; SHARDS];
+        for ((guard, shard), wanted) in guards.iter_mut().zip(&self.shards).zip(wanted) {
+            if wanted {
+                *guard = Some(shard.lock());
+            }
+        }
+        guards
+    }
+
+    fn note(&self, shard: &mut Shard, entry: CallEntry, segment: &Arc<Segment>) {
+        if entry.state == CallState::Settled {
+            if shard.remove(&entry.call).is_some() {
+                self.open.fetch_sub(1, Ordering::Relaxed);
+            }
+            return;
+        }
+        let segment = Arc::clone(segment);
+        if shard.insert(entry.call, Held { entry, segment }).is_none() {
+            self.open.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Goes on in a new segment with room for `count` entries. With as many segments as there may
+    /// be, the open calls of the oldest are stored again, so that it can go.
+    fn rotate(&self, ground: &mut Ground, count: usize) -> io::Result<()> {
+        let carried = self.carried(ground);
+        let ordinal = ground.current.ordinal + 1;
+        let (next, tail) = birth(&self.folder, ordinal, self.boot, count + carried.len())?;
+        let full = std::mem::replace(&mut ground.current, next);
+        ground.older.push_back(full);
+        let full = std::mem::replace(&mut ground.tail, tail);
+        ground.sealed.push(Arc::clone(full.file()));
+        ground.named = true;
+        if self.put(ground, &carried) {
+            Ok(())
+        } else {
+            Err(no_room())
+        }
+    }
+
+    /// What must be stored again so that the oldest segment can go.
+    fn carried(&self, ground: &Ground) -> Vec<CallEntry> {
+        // The current one is about to be a full one, beside its successor.
+        if ground.older.len() + 2 <= SEGMENTS_MAX {
+            return Vec::new();
+        }
+        // With many segments still to be removed, the oldest one that is alive counts.
+        let Some(oldest) = ground.older.iter().find(|held| is_needed(held)) else {
+            return Vec::new();
+        };
+        self.held(|segment| Arc::ptr_eq(segment, oldest))
+    }
+
+    /// The last entries of open calls that stand in some segments.
+    fn held(&self, is_wanted: impl Fn(&Arc<Segment>) -> bool) -> Vec<CallEntry> {
+        let mut entries = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let held = shard.values().filter(|held| is_wanted(&held.segment));
+            entries.extend(held.map(|held| held.entry));
+        }
+        entries
+    }
+
     fn sync(&self) -> io::Result<u64> {
-        let mut inner = self.inner.lock();
-        let mut files = std::mem::take(&mut inner.sealed);
-        let named = std::mem::take(&mut inner.named);
-        files.push(Arc::clone(&inner.current.file));
-        let (seq, removable) = (inner.seq, inner.removable());
-        drop(inner);
+        // Before the files are looked at: what they do not hold then is not claimed to be synced.
+        let seq = self.seq.load(Ordering::Acquire);
+        let mut ground = self.ground.write();
+        let mut files = std::mem::take(&mut ground.sealed);
+        let named = std::mem::take(&mut ground.named);
+        files.push(Arc::clone(ground.tail.file()));
+        // A younger one stays while an older one does, or the older one's calls would open again.
+        let removable = ground.older.iter().take_while(|held| !is_needed(held));
+        let removable: Vec<u64> = removable.map(|segment| segment.ordinal).collect();
+        drop(ground);
         for file in files {
+            // On Linux this writes what is dirty in mappings of the file too, as msync would: fsync(2)
+            // speaks of all modified pages of the file, and a store makes its page one.
             file.sync_data()?;
         }
         if named {
@@ -253,8 +377,11 @@ impl Shared {
         }
         // Only now: what was carried over is on the disk.
         for ordinal in removable {
-            fs::remove_file(self.folder.join(&name(ordinal)))?;
-            self.inner.lock().segments.remove(&ordinal);
+            match fs::remove_file(self.folder.join(&name(ordinal))) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                Ok(()) | Err(_) => {}
+            }
+            self.ground.write().older.pop_front();
         }
         Ok(seq)
     }
@@ -275,70 +402,34 @@ pub(super) fn recover(scan: &Scan) -> Recovered {
     }
 }
 
-/// The first segment, with the open calls; the ones that were read go when it is on the disk.
-fn start(
-    folder: &StateFolder,
-    scan: &Scan,
-    recovered: &Recovered,
-    boot: [u8; 16],
-) -> Result<Inner, FolderError> {
-    let failed = failure("write", folder.path());
-    let mut buffer = Vec::with_capacity(HEADER_LEN + recovered.open.len() * RECORD_LEN);
-    let current = birth(folder, scan.next, boot, &mut buffer).map_err(&failed)?;
-    let mut inner = Inner {
-        open: HashMap::new(),
-        segments: BTreeMap::from([(scan.next, 0)]),
-        current,
-        sealed: Vec::new(),
-        named: true,
-        boot,
-        seq: 0,
-        poison: None,
-        buffer: Vec::new(),
-    };
-    for entry in &recovered.open {
-        form::write_line(inner.current.salt, &Line::Entry(*entry), &mut buffer);
-        inner.note(*entry);
-    }
-    let finish = || {
-        (&*inner.current.file).write_all(&buffer)?;
-        if scan.read.is_empty() {
-            // Nothing goes, so nothing must be on the disk first.
-            return Ok(());
-        }
-        inner.current.file.sync_data()?;
-        folder.sync()?;
-        for ordinal in &scan.read {
-            fs::remove_file(folder.join(&name(*ordinal)))?;
-        }
-        Ok(())
-    };
-    finish().map_err(&failed)?;
-    inner.current.len = buffer.len() as u64;
-    Ok(inner)
-}
-
-/// A new segment; its header goes into the buffer, to share the first write.
+/// A new segment with its header, and room for `count` records.
 fn birth(
     folder: &StateFolder,
     ordinal: u64,
     boot: [u8; 16],
-    buffer: &mut Vec<u8>,
-) -> io::Result<Current> {
+    count: usize,
+) -> io::Result<(Arc<Segment>, Tail)> {
     let salt = getrandom::u64().map_err(io::Error::other)?;
-    let file = Arc::new(folder.create(&name(ordinal))?);
-    let header = Header {
+    let header = form::header(&Header {
         ordinal,
         salt,
         boot,
-    };
-    form::write_header(&header, buffer);
-    Ok(Current {
-        ordinal,
-        salt,
-        file,
-        len: 0,
-    })
+    });
+    let file = folder.create(&name(ordinal))?;
+    let tail = Tail::new(file, (HEADER_LEN + count * RECORD_LEN) as u64)?;
+    let at = tail.claim(HEADER_LEN as u64).ok_or_else(no_room)?;
+    tail.store(at, &header);
+    Ok((Arc::new(Segment { ordinal, salt }), tail))
+}
+
+/// Whether a full segment holds the last entry of an open call.
+fn is_needed(segment: &Arc<Segment>) -> bool {
+    Arc::strong_count(segment) > 1
+}
+
+/// Sessions are keyed digests: any bits of them are spread evenly.
+fn shard_of(call: CallId) -> usize {
+    usize::from(call.session.0[0]) % SHARDS
 }
 
 /// Tells one boot of the machine from the next; zeros where the system does not say.
@@ -346,6 +437,11 @@ fn boot() -> [u8; 16] {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     u128::from_str_radix(&digits, 16).map_or([0; 16], u128::to_be_bytes)
+}
+
+/// Cannot be: room is made for as much as is stored.
+fn no_room() -> io::Error {
+    io::Error::other("the journal's segment has no room")
 }
 
 fn failed(error: &io::Error) -> JournalError {

@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
 
-use super::form::{self, Line, RECORD_LEN};
+use super::form::{self, Line, Segment};
 use super::{CallEntry, CallId, place};
 use crate::folder::{Finding, FolderError, Reason, StateFolder, failure};
 
-/// Longer than any segment that we write: a full one, one append, and all open calls carried over.
+/// Longer than any segment that we write: a full one, one append, and all open calls carried over, in
+/// whole steps of its growth.
 const SEGMENT_LEN_MAX: u64 = 16 << 20;
 
 /// What was found.
@@ -86,8 +87,9 @@ fn read_one(
     let segment = match form::read(&bytes) {
         Ok(Some(segment)) if segment.header.ordinal == ordinal => segment,
         Ok(None) => {
-            // Cut at its birth, in the write of its first entries: none of them was acknowledged.
-            let torn = bytes.len();
+            // Cut at its birth, before its first entries: none of them was acknowledged.
+            let torn = bytes.iter().rposition(|byte| *byte != 0);
+            let torn = torn.map_or(0, |last| last + 1);
             scan.read.push(ordinal);
             scan.findings.extend(torn_finding(folder, &name, torn));
             return Ok(None);
@@ -103,7 +105,7 @@ fn read_one(
             place(&mut scan.open, *entry);
         }
     }
-    judge_tail(folder, &name, segment.torn_len, scan);
+    judge(folder, &name, &segment, scan);
     Ok(Some(if closed {
         Trust::Closed
     } else if segment.header.boot == boot && boot != [0; 16] {
@@ -113,15 +115,16 @@ fn read_one(
     }))
 }
 
-/// What follows the last whole record. A kill cuts a write short, so it leaves less than a record;
-/// the bytes of a whole one that fail their checksum were acknowledged once.
-fn judge_tail(folder: &StateFolder, name: &str, len: usize, scan: &mut Scan) {
-    if len < RECORD_LEN {
-        scan.findings.extend(torn_finding(folder, name, len));
+/// A kill leaves records that were begun and not finished, of which nobody was told; a whole one that
+/// fails its checksum was acknowledged once, and so was a page that is missing.
+fn judge(folder: &StateFolder, name: &str, segment: &Segment, scan: &mut Scan) {
+    scan.findings
+        .extend(torn_finding(folder, name, segment.torn_len));
+    let Some(at) = segment.damaged_at else {
         return;
-    }
+    };
     scan.incomplete = true;
-    let detail: Arc<str> = format!("a bad record {len} bytes before its end").into();
+    let detail: Arc<str> = format!("a bad record at byte {at}").into();
     scan.findings.push(Finding {
         file: folder.join(name),
         kept: None,
