@@ -333,7 +333,7 @@ impl Rest {
     /// sent after its call was cancelled, would stay open for ever; and of a call that it could not be
     /// told of, the outcome is unknown after a crash, whatever became of it.
     fn followed(&self, call: CallId) -> Option<u64> {
-        let entry = self.journal.last(call)?;
+        let entry = self.is_durable.then(|| self.journal.last(call))??;
         match entry.state {
             CallState::Accepted | CallState::Sent { .. } => Some(entry.note),
             CallState::Answered { .. } | CallState::Settled => None,
