@@ -167,6 +167,10 @@ faults! {
     NotEndpoint = -31023, "NOT_MCP_ENDPOINT", NotExecuted,
         "the URL is no MCP endpoint",
         "give the URL of the server's Streamable HTTP endpoint, often its address with /mcp; the older HTTP+SSE transport, whose URLs often end in /sse, is not spoken yet";
+    /// As many children run as may, and none of them could give way in time.
+    TooManyChildren = -31024, "TOO_MANY_CHILDREN", NotExecuted,
+        "as many server processes run as may, and none of them could give way",
+        "send the call again when others are done, end sessions that nobody needs, or raise childrenMax";
 }
 
 impl FaultKind {

@@ -112,6 +112,12 @@ impl Method {
             _ => ReplayClass::Unsafe,
         }
     }
+
+    /// Whether a request is more than a look at what a server offers. Lists, the log level and pings
+    /// leave nothing in a server that its next instance would not have.
+    pub(crate) fn is_use(self) -> bool {
+        ListKind::of(self).is_none() && !matches!(self, Self::Ping | Self::SetLevel)
+    }
 }
 
 /// A kind of list that a server has and may announce changes of.

@@ -30,6 +30,8 @@ pub struct UpstreamSettings {
     pub call_timeout_max: Duration,
     /// A child of a session without an attached client is ended after this.
     pub detached_idle: Duration,
+    /// The same for a child to which nothing came but for its lists and the log level.
+    pub unused_idle: Duration,
     /// An instance that carried no message for this long is ended, if set.
     pub idle_timeout: Option<Duration>,
     /// The GET stream stays open this long after the last request.
@@ -82,6 +84,7 @@ impl UpstreamSettings {
         call_timeout: Duration::from_hours(1),
         call_timeout_max: Duration::from_hours(24),
         detached_idle: Duration::from_mins(30),
+        unused_idle: Duration::from_mins(2),
         idle_timeout: None,
         listen_linger: Duration::from_mins(5),
         resume_attempts_max: 5,

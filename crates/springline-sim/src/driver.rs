@@ -15,6 +15,9 @@ use crate::plan::Fault;
 use crate::server::{Carry, Request};
 use crate::world::{Event, Post, Running, World};
 
+/// A child that waits for longer than this waits for room, too, and not for its turn alone.
+const CROWDED_AFTER: Duration = Duration::from_millis(4_500);
+
 impl World {
     pub(crate) fn take_output(&mut self, at: usize, output: Output) -> Result<(), Violation> {
         self.note_output(at, &output);
@@ -310,6 +313,11 @@ impl World {
         } else {
             Duration::ZERO
         };
+        if wait > CROWDED_AFTER {
+            let max = 1;
+            let crowded = Input::Crowded { generation, max };
+            self.put(self.now, Event::Input(at, Box::new(crowded)));
+        }
         let turn = self.now.after(wait);
         self.put(
             turn,
@@ -502,7 +510,12 @@ impl World {
         };
         let patience = self.start_patience();
         let now = self.now;
-        let Some(running) = self.seats[at].instances.get_mut(generation) else {
+        let seat = &mut self.seats[at];
+        let Some(running) = seat.instances.get_mut(generation) else {
+            if !ready && seat.reserved.contains(generation) {
+                // It waited for room in vain.
+                return Ok(());
+            }
             return Err(Violation::new("I3", format!("unknown {generation}")));
         };
         running.judged = true;
@@ -567,6 +580,7 @@ impl World {
             | Input::Close { .. }
             | Input::Credentials { .. }
             | Input::Withheld { .. }
+            | Input::Crowded { .. }
             | Input::Admitted { .. }
             | Input::Timer => {
                 self.feed(at, input);

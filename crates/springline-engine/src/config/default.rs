@@ -256,11 +256,26 @@ pub const DECLARATIONS: &[Declaration] = &[
         "is the number of servers that are started at the same time",
     ),
     top(
+        "childrenMax",
+        "SPRINGLINE_CHILDREN_MAX",
+        Kind::Count,
+        Preset::Number(256),
+        "is the number of child processes that servers may have together; beyond it the one that was \
+         used least recently makes room, of sessions without an attached client and without a call",
+    ),
+    top(
         "childIdle",
         "SPRINGLINE_CHILD_IDLE",
         Kind::Duration,
         span(UPSTREAM.detached_idle),
         "is how long the children of a session without an attached client are kept",
+    ),
+    top(
+        "childUnused",
+        "SPRINGLINE_CHILD_UNUSED",
+        Kind::Duration,
+        span(UPSTREAM.unused_idle),
+        "is the same for a child that was asked nothing but its lists; never longer than `childIdle`",
     ),
     top(
         "listWait",

@@ -10,6 +10,7 @@ use springline_proto::upstream::{Output, Transport};
 
 use super::credential::{Source, http_spec};
 use super::rest::{Identities, Rest};
+use super::room::Room;
 use crate::config::{Definition, Entry, Scope, Secret, Settings};
 use crate::event::Events;
 use crate::spawn::Errand;
@@ -108,6 +109,7 @@ fn upstream_settings(entry: &Entry, settings: &Settings) -> UpstreamSettings {
         call_timeout: options.call_timeout,
         call_timeout_max: options.call_timeout_max,
         detached_idle: settings.child_idle,
+        unused_idle: settings.child_unused,
         idle_timeout: options.idle_timeout,
         waiting_max: settings.pending_max,
         replay: options.replay,
@@ -203,9 +205,10 @@ impl Carrier {
         &self.server
     }
 
-    pub(crate) fn open(&self, generation: Generation) {
+    /// Opens an instance; a child holds its place until it is gone.
+    pub(crate) fn open(&self, generation: Generation, room: Option<Room>) {
         match &self.kind {
-            Kind::Child(child) => child.open(generation),
+            Kind::Child(child) => child.open_holding(generation, room),
             Kind::Http(http) => http.open(generation),
             Kind::Nothing => {}
         }

@@ -17,6 +17,7 @@ mod mailbox;
 mod reload;
 mod rest;
 mod revive;
+mod room;
 mod session;
 mod shared;
 mod stored;

@@ -19,6 +19,7 @@ use super::entry::{Carrier, EntrySpec, LAST_WORDS_MAX, Limits};
 use super::global::GlobalCell;
 use super::home::Home;
 use super::rest::Rest;
+use super::room::Rooms;
 use super::session::{SessionCell, Way};
 use super::timer::Timer;
 use super::upstream::UpstreamCell;
@@ -47,6 +48,8 @@ pub(crate) struct Shared {
     pub(crate) timer: Arc<Timer>,
     /// Children that may be starting at once.
     pub(crate) starts: Arc<Semaphore>,
+    /// Children that may live at once.
+    pub(crate) rooms: Arc<Rooms>,
     /// Replaced whole by a reload; upstreams that are there keep theirs.
     limits: RwLock<Limits>,
     /// Held by the reload that is under way: one after the other.
@@ -80,6 +83,7 @@ impl Shared {
             events: Arc::new(Events::new(settings.events_max)),
             timer: Arc::default(),
             starts: Arc::new(Semaphore::new(settings.concurrent_starts.max(1))),
+            rooms: Rooms::new(settings.children_max),
             settings: RwLock::new(settings),
             limits: RwLock::new(limits),
             reload: Mutex::default(),
@@ -106,6 +110,9 @@ impl Shared {
         self.events.keep(settings.events_max);
         *limits = Limits::new(&settings, Arc::clone(&limits.http_shared));
         limits.stdio.line_budget = budget;
+        drop(limits);
+        self.rooms.set_max(settings.children_max);
+        self.rooms.trim(|| self.evict());
         *self.settings.write() = settings;
     }
 

@@ -13,12 +13,13 @@ use springline_proto::error::Fault;
 use springline_proto::shared::{Handover, Parted, Serving};
 use springline_proto::upstream::{Binding, Event, Input, Output, Standby, UpstreamConfig};
 use springline_store::{JournalError, SessionDigest};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::driver::{Driver, Machine as _};
 use super::entry::{Carrier, EntrySpec};
 use super::home::Home;
 use super::rest::RecordPlace;
+use super::room::Room;
 use super::shared::Shared;
 use super::timer::Wake;
 use crate::clock;
@@ -48,10 +49,21 @@ pub(crate) struct UpstreamCell {
     /// Another has its place: the record at rest is that one's, whatever this one still had to write.
     /// Changed and read under the lock that orders the writes of records.
     has_heir: AtomicBool,
-    /// The turns in the start budget of children that are starting.
-    permits: Mutex<Vec<(Generation, OwnedSemaphorePermit)>>,
+    /// What children hold that are starting. Held for a look or a change.
+    turns: Mutex<Vec<Turn>>,
     /// The note at rest of a session that is about to be ended. Held for a change.
     leaving: Mutex<Option<Box<Bytes>>>,
+}
+
+/// What the start of one child holds, or waits for.
+struct Turn {
+    generation: Generation,
+    /// Its place among all children, until the child has it.
+    room: Option<Room>,
+    /// Its turn in the start budget.
+    permit: Option<OwnedSemaphorePermit>,
+    /// Ends the wait for both when the start is over.
+    _waits: oneshot::Sender<()>,
 }
 
 /// Hands what a transport reports to its cell, for as long as that exists.
@@ -83,7 +95,7 @@ impl UpstreamCell {
             spec: Mutex::new(spec),
             this: this.clone(),
             has_heir: AtomicBool::new(false),
-            permits: Mutex::default(),
+            turns: Mutex::default(),
             leaving: Mutex::default(),
         })
     }
@@ -163,7 +175,10 @@ impl UpstreamCell {
     fn perform(&self, output: Output, errand: &mut Errand) {
         match output {
             Output::Reserve { generation } => self.reserve(generation),
-            Output::Open { generation } => self.carrier.open(generation),
+            Output::Open { generation } => {
+                let room = self.take_room(generation);
+                self.carrier.open(generation, room);
+            }
             Output::ToSession {
                 session,
                 server,
@@ -194,17 +209,33 @@ impl UpstreamCell {
         }
     }
 
-    /// A child waits for its turn, so that a hundred servers do not start at once.
+    /// A child waits for a place among all children, and for its turn, so that a hundred servers do
+    /// not start at once.
     fn reserve(&self, generation: Generation) {
         let this = self.this.clone();
-        let budget = Arc::clone(&self.shared.starts);
+        let shared = Arc::clone(&self.shared);
+        let (waits, over) = oneshot::channel();
+        self.turns.lock().push(Turn {
+            generation,
+            room: None,
+            permit: None,
+            _waits: waits,
+        });
         spawn::named("start budget", async move {
-            // The semaphore is never closed.
-            let Ok(permit) = budget.acquire_owned().await else {
+            let admitted = async {
+                let room = Self::room(&this, &shared, generation).await?;
+                let permit = Arc::clone(&shared.starts).acquire_owned().await.ok()?;
+                Some((room, permit))
+            };
+            let admitted = tokio::select! {
+                admitted = admitted => admitted,
+                // The start is over before it began.
+                _ = over => None,
+            };
+            let (Some((room, permit)), Some(cell)) = (admitted, this.upgrade()) else {
                 return;
             };
-            let Some(cell) = this.upgrade() else { return };
-            cell.permits.lock().push((generation, permit));
+            cell.hold_turn(generation, room, permit);
             cell.input(Input::Admitted { generation });
             // If nobody wanted it any more, no event gives the turn back.
             if !cell.driver.machine().is_starting(generation) {
@@ -214,21 +245,70 @@ impl UpstreamCell {
             drop(cell);
             tokio::time::sleep(TURN_MAX).await;
             if let Some(cell) = this.upgrade() {
-                cell.release(generation);
+                cell.hand_on(generation);
             }
         });
     }
 
-    /// Gives a turn in the start budget back.
+    /// A place for the child of this generation, at once or when one is free.
+    async fn room(this: &Weak<Self>, shared: &Arc<Shared>, generation: Generation) -> Option<Room> {
+        let rooms = &shared.rooms;
+        if let Some(room) = rooms.try_take() {
+            return Some(room);
+        }
+        let max = rooms.max();
+        this.upgrade()?.input(Input::Crowded { generation, max });
+        rooms.take(|| shared.evict()).await
+    }
+
+    /// Keeps the place and the turn of a start, unless that is over.
+    fn hold_turn(&self, generation: Generation, room: Room, permit: OwnedSemaphorePermit) {
+        let mut turns = self.turns.lock();
+        if let Some(turn) = turns.iter_mut().find(|turn| turn.generation == generation) {
+            turn.room = Some(room);
+            turn.permit = Some(permit);
+        }
+    }
+
+    /// The place that the child of this generation takes along.
+    fn take_room(&self, generation: Generation) -> Option<Room> {
+        let mut turns = self.turns.lock();
+        let turn = turns.iter_mut().find(|turn| turn.generation == generation);
+        turn.and_then(|turn| turn.room.take())
+    }
+
+    /// Gives the turn in the start budget to another, though the start goes on.
+    fn hand_on(&self, generation: Generation) {
+        let mut turns = self.turns.lock();
+        if let Some(turn) = turns.iter_mut().find(|turn| turn.generation == generation) {
+            turn.permit = None;
+        }
+    }
+
+    /// The start of this generation is over: what it held or waited for is free.
     fn release(&self, generation: Generation) {
-        self.permits.lock().retain(|(held, _)| *held != generation);
+        self.turns
+            .lock()
+            .retain(|turn| turn.generation != generation);
+    }
+
+    /// When it was last used, if its child may give way to another's.
+    pub(super) fn gives_way(&self) -> Option<Moment> {
+        self.driver.machine().gives_way()
+    }
+
+    /// Lets its child give way, if it still may. Says which instance it was.
+    pub(super) fn give_way(&self) -> Option<Generation> {
+        let generation = self.driver.caught_up().give_way(clock::moment());
+        self.input(Input::Timer);
+        generation
     }
 
     /// If it goes on with a session of before the start, the transport must know it.
     pub(super) fn open_resumed(&self) {
         let (standby, _) = self.standby();
         if let Standby::Ready(generation) = standby {
-            self.carrier.open(generation);
+            self.carrier.open(generation, None);
         }
     }
 

@@ -125,6 +125,14 @@ impl StdioTransport {
     /// # Panics
     /// Outside a tokio runtime.
     pub fn open(&self, generation: Generation) {
+        self.open_holding(generation, ());
+    }
+
+    /// The same; `held` is dropped when the child is gone.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn open_holding(&self, generation: Generation, held: impl Send + 'static) {
         let (queue, messages) = mpsc::channel(self.limits.queue_max.max(1));
         let instance = Arc::new(Instance::new(
             generation,
@@ -144,6 +152,7 @@ impl StdioTransport {
             instance::run(&instance, spec, messages, &limits).await;
             children.lock().remove(&generation);
             live.send_modify(|live| *live = live.saturating_sub(1));
+            drop(held);
         });
     }
 

@@ -33,6 +33,7 @@ pub(super) struct All {
     pub(super) cursor_key: CursorKey,
     /// Names of entries that are configured no longer, and whether their servers were started.
     pub(super) removed: BTreeMap<Arc<str>, bool>,
+    due: Due,
     hello: Option<Hello>,
     /// The raw level that the client set.
     level: Option<Bytes>,
@@ -46,6 +47,18 @@ pub(super) struct All {
     pub(super) answered: BTreeSet<ListKind>,
     /// Lists whose change the client will be told, and when.
     pub(super) changed: BTreeMap<ListKind, Moment>,
+}
+
+/// Which servers are started when the client is heard of next.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Due {
+    /// None: all that can be are.
+    Nothing,
+    /// Those that came while no client was attached.
+    New,
+    /// All, whatever runs: `initialize` came, and nothing after it. A client that goes away then
+    /// costs no instance.
+    All,
 }
 
 /// One server entry.
@@ -97,6 +110,7 @@ impl All {
             entries: entries.into_iter().map(Entry::of).collect(),
             cursor_key: CursorKey::new(cursor_key),
             removed: BTreeMap::new(),
+            due: Due::Nothing,
             hello: None,
             level: None,
             starts: BTreeMap::new(),
@@ -143,7 +157,8 @@ impl All {
 }
 
 impl Session {
-    /// `initialize` is answered at once, with what is remembered; then the servers are started.
+    /// `initialize` is answered at once, with what is remembered. The servers are started when the
+    /// client goes on ([`Self::go_on`]).
     pub(super) fn open_all(
         &mut self,
         now: Moment,
@@ -162,9 +177,7 @@ impl Session {
         };
         all.hello = Some(hello);
         all.level = None;
-        for entry in &mut all.entries {
-            entry.started = false;
-        }
+        all.due = Due::All;
         let servers: Vec<(&str, Option<Bytes>)> = all
             .entries
             .iter()
@@ -173,7 +186,38 @@ impl Session {
             .collect();
         let result = aggregate::initialize_result(version, &servers);
         self.answer_initialize(now, number, &result);
+    }
+
+    /// The client is heard of after its `initialize`: by `notifications/initialized`, or by a request.
+    pub(super) fn go_on(&mut self) {
+        let Some(all) = &mut self.all else {
+            return;
+        };
+        match std::mem::replace(&mut all.due, Due::Nothing) {
+            Due::Nothing => return,
+            Due::New => {}
+            Due::All => {
+                for entry in &mut all.entries {
+                    entry.started = false;
+                }
+            }
+        }
         self.start_all();
+    }
+
+    /// Entries came, or can be used now: an attached client has them started, any other with its
+    /// next word.
+    fn start_new(&mut self) {
+        let is_attached = self.main.is_some();
+        let Some(all) = &mut self.all else {
+            return;
+        };
+        if all.due == Due::Nothing {
+            all.due = Due::New;
+        }
+        if is_attached && all.due == Due::New {
+            self.go_on();
+        }
     }
 
     /// Starts what can be started and is not. The driver paces the starts.
@@ -256,6 +300,7 @@ impl Session {
         method: Method,
         message: &Message,
     ) {
+        self.go_on();
         let number = self.admit(now, exchange, accept, id, method);
         if let Some(kind) = ListKind::of(method) {
             self.on_list(now, number, kind, message);
@@ -406,7 +451,7 @@ impl Session {
         for kind in changed {
             self.note_changed(now, kind);
         }
-        self.start_all();
+        self.start_new();
         self.try_gathers(now);
     }
 }

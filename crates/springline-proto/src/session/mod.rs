@@ -391,19 +391,21 @@ impl Session {
         if let Some(hello) = self.greeting.clone()
             && self.greeted.insert(Arc::clone(&server))
         {
-            self.out.push_back(Output::ToUpstream {
-                server: Arc::clone(&server),
-                input: Box::new(upstream::Input::Greet { hello }),
-            });
-            if let Some(input) = self.holds(&server).map(Box::new) {
-                let server = Arc::clone(&server);
-                self.out.push_back(Output::ToUpstream { server, input });
+            self.put_upstream(Arc::clone(&server), upstream::Input::Greet { hello });
+            if let Some(holds) = self.holds(&server) {
+                self.put_upstream(Arc::clone(&server), holds);
+            }
+            if !matches!(input, upstream::Input::Attached(_)) {
+                let attached = upstream::Input::Attached(self.main.is_some());
+                self.put_upstream(Arc::clone(&server), attached);
             }
         }
-        self.out.push_back(Output::ToUpstream {
-            server,
-            input: Box::new(input),
-        });
+        self.put_upstream(server, input);
+    }
+
+    fn put_upstream(&mut self, server: Arc<str>, input: upstream::Input) {
+        let input = Box::new(input);
+        self.out.push_back(Output::ToUpstream { server, input });
     }
 
     /// What the client had set up with this server before the restart, if anything.

@@ -295,6 +295,7 @@ impl Session {
             // The upstream machine sends one of its own.
             self.initialized = self.phase != Phase::Fresh;
             self.persist();
+            self.go_on();
             self.flush_held(now);
             return;
         }

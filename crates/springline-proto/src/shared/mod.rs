@@ -218,6 +218,13 @@ impl Shared {
         self.machine.revive()
     }
 
+    /// Lets its child give way to another ([`Upstream::give_way`]).
+    pub fn give_way(&mut self, now: Moment) -> Option<Generation> {
+        let generation = self.machine.give_way(now);
+        self.route(now);
+        generation
+    }
+
     /// How many sessions use it, by how many names.
     pub fn bindings_len(&self) -> usize {
         self.bindings.len()

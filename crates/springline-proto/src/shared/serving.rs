@@ -137,6 +137,19 @@ impl Serving {
         }
     }
 
+    /// When it was last used, if its child may give way ([`Upstream::gives_way`]).
+    pub fn gives_way(&self) -> Option<Moment> {
+        self.upstream().gives_way()
+    }
+
+    /// Lets its child give way to another ([`Upstream::give_way`]).
+    pub fn give_way(&mut self, now: Moment) -> Option<Generation> {
+        match self {
+            Self::Own(machine) => machine.give_way(now),
+            Self::Shared(machine) => machine.give_way(now),
+        }
+    }
+
     /// Back into service, if its end was not begun. Says whether it could.
     pub fn revive(&mut self) -> bool {
         match self {

@@ -261,6 +261,7 @@ impl Upstream {
 
     pub(super) fn on_take(&mut self, now: Moment, key: CallKey, moved: Moved) {
         self.last_use = self.last_use.max(now);
+        self.used |= moved.pending.method.is_use();
         let is_ready = matches!(self.phase, Phase::Ready(_));
         match moved.hello {
             // The handshake of the one before, which this one begins with: it waits for that.

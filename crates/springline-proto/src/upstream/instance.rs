@@ -247,7 +247,12 @@ impl Upstream {
         let idle = settings.idle_timeout.map(|span| self.last_use.after(span));
         let detached = match (self.config.transport, self.detached_at) {
             (Transport::Stdio, Some(since)) => {
-                Some(since.max(self.last_use).after(settings.detached_idle))
+                let kept = if self.used {
+                    settings.detached_idle
+                } else {
+                    settings.unused_idle.min(settings.detached_idle)
+                };
+                Some(since.max(self.last_use).after(kept))
             }
             _ => None,
         };
@@ -262,7 +267,7 @@ impl Upstream {
         if let (true, crate::upstream::Phase::Ready(generation)) = (due, &self.phase) {
             let generation = *generation;
             self.retire(generation, "idle");
-            self.note_state_loss("nobody used it for a while, so it was ended");
+            self.let_go("nobody used it for a while, so it was ended");
         }
     }
 

@@ -26,6 +26,7 @@ mod port;
 mod record;
 mod request;
 mod restore;
+mod room;
 mod share;
 mod start;
 
@@ -154,6 +155,8 @@ pub struct Upstream {
     /// The generation that the record at rest can resume.
     persisted: Option<Generation>,
     attached: bool,
+    /// Something came for the present instance that is more than a look at what it offers.
+    used: bool,
     last_use: Moment,
     /// When the last client let go; the children of a detached session are ended some time after.
     detached_at: Option<Moment>,
@@ -190,6 +193,7 @@ impl Upstream {
             unclaimed: false,
             persisted: None,
             attached: true,
+            used: false,
             last_use: now,
             detached_at: None,
             generation_last: Generation(0),
@@ -249,6 +253,7 @@ impl Upstream {
 
     fn handle_driver(&mut self, now: Moment, input: Input) {
         match input {
+            Input::Crowded { generation, max } => self.on_crowded(now, generation, max),
             Input::Admitted { generation } => self.on_admitted(now, generation),
             Input::Opened { generation } => self.on_opened(now, generation),
             Input::Minted {

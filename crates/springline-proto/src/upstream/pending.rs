@@ -64,7 +64,7 @@ pub(super) struct Pending {
     pub(super) reauthorized: bool,
     /// Since when connections are refused, and how often.
     pub(super) unreachable: Option<(Moment, u32)>,
-    accepted: Moment,
+    pub(super) accepted: Moment,
     heard: Moment,
     asking: u32,
     asking_since: Moment,

@@ -128,6 +128,14 @@ pub enum Input {
         /// Whether an HTTP session of the server is ended by DELETE.
         end_session: bool,
     },
+    /// Driver: there is no room for the child that [`Output::Reserve`] asked for, since as many run as
+    /// may (`max`). [`Input::Admitted`] comes when there is.
+    Crowded {
+        /// Which.
+        generation: Generation,
+        /// How many may run.
+        max: usize,
+    },
     /// Driver: the turn in the start budget, which [`Output::Reserve`] asked for, has come: the time
     /// for the start counts from here. An instance that nobody wants any more is not opened.
     Admitted {
@@ -276,7 +284,8 @@ pub struct Route {
 /// What the machine wants done.
 #[derive(Clone, Debug)]
 pub enum Output {
-    /// Wait for a turn in the start budget, and answer with [`Input::Admitted`]. Children only.
+    /// Wait for room for a child and a turn in the start budget, and answer with
+    /// [`Input::Admitted`]; with [`Input::Crowded`] first, if there is no room at once. Children only.
     Reserve {
         /// Its name from now on.
         generation: Generation,

@@ -161,6 +161,8 @@ impl Upstream {
             params: record.hello,
         });
         machine.was_ready = true;
+        // What came for it before the restart is not known.
+        machine.used = true;
         machine.generation_last = record.generation;
         machine.restore = Restore::of(record.subscriptions, record.log_level, record.seen);
         if machine.config.transport == Transport::Http && record.route.version.is_some() {

@@ -31,6 +31,7 @@ impl Upstream {
         let method = message
             .method()
             .map_or(Method::Other, |name| Method::parse(&name));
+        self.used |= method.is_use();
         self.accept(now, key, Task::Client(message), method);
     }
 

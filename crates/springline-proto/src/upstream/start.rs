@@ -29,6 +29,8 @@ const TURNS_MAX: u32 = 10;
 pub(super) enum Step {
     /// The driver makes the instance.
     Opening,
+    /// As many children run as may, which are so many: the driver waits for room.
+    Crowded(usize),
     /// The connection was refused; `initialize` goes out again at this moment.
     Pausing(Moment),
     /// `initialize` was refused for its credentials; these are read again.
@@ -47,7 +49,7 @@ pub(super) struct Attempt {
     pub(super) owner: Option<CallKey>,
     pub(super) step: Step,
     began: Moment,
-    deadline: Moment,
+    pub(super) deadline: Moment,
     unreachable: Option<(Moment, u32)>,
     pub(super) reauthorized: bool,
     pub(super) credential_epoch: u64,
@@ -58,15 +60,17 @@ impl Attempt {
     pub(super) fn next_deadline(&self) -> Moment {
         match self.step {
             Step::Pausing(at) => at.min(self.deadline),
-            Step::Opening | Step::Unauthorized | Step::Initializing(..) | Step::Confirming(_) => {
-                self.deadline
-            }
+            Step::Opening
+            | Step::Crowded(_)
+            | Step::Unauthorized
+            | Step::Initializing(..)
+            | Step::Confirming(_) => self.deadline,
         }
     }
 
     fn phase_name(&self) -> &'static str {
         match self.step {
-            Step::Opening => "start",
+            Step::Opening | Step::Crowded(_) => "start",
             Step::Pausing(_) | Step::Unauthorized | Step::Initializing(..) => "initialize",
             Step::Confirming(_) => "notifications/initialized",
         }
@@ -216,8 +220,9 @@ impl Upstream {
         let deadline = now.after(self.config.settings.start_timeout);
         if let Phase::Starting(attempt) = &mut self.phase
             && attempt.generation == generation
-            && attempt.step == Step::Opening
+            && matches!(attempt.step, Step::Opening | Step::Crowded(_))
         {
+            attempt.step = Step::Opening;
             attempt.began = now;
             attempt.deadline = deadline;
             self.out.push_back(Output::Open { generation });
@@ -356,6 +361,7 @@ impl Upstream {
                 }
             },
             Step::Opening
+            | Step::Crowded(_)
             | Step::Pausing(_)
             | Step::Unauthorized
             | Step::Initializing(..)
@@ -475,7 +481,12 @@ impl Upstream {
         };
         let attempt = attempt.clone();
         self.phase = Phase::Idle;
-        let retry_in = self.backoff.failed(now, &self.config.settings);
+        let retry_in = if failure.kind == FaultKind::TooManyChildren {
+            // The server did not fail; who waits next waits for room.
+            Duration::ZERO
+        } else {
+            self.backoff.failed(now, &self.config.settings)
+        };
         let cause = format!("{}: {}", attempt.phase_name(), failure.cause);
         let told = if failure.kind == FaultKind::NotEndpoint {
             &format!("{}: {cause}", failure.kind.text())
@@ -552,6 +563,10 @@ impl Upstream {
         };
         let generation = attempt.generation;
         if now >= attempt.deadline {
+            if let Step::Crowded(max) = attempt.step {
+                self.fail_crowded(now, max);
+                return;
+            }
             let failure = Failure::new(
                 FaultKind::ServerStartFailed,
                 "no answer within startTimeout",

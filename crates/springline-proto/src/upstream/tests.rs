@@ -40,6 +40,8 @@ struct Script {
     now: Moment,
     sent: BTreeMap<u64, Sent>,
     hellos: u32,
+    /// There is no room for children until they are admitted, if so: so many may run.
+    crowd: Option<usize>,
     /// Whether what goes to rest is shown.
     shows_rest: bool,
     /// What went to rest last.
@@ -157,6 +159,7 @@ impl Script {
             now: Moment::default(),
             sent: BTreeMap::new(),
             hellos: 0,
+            crowd: None,
             shows_rest: false,
             record: None,
         }
@@ -243,6 +246,14 @@ impl Script {
             },
             ["attached", on] => Input::Attached(on == "on"),
             ["retire"] => Input::Retire,
+            ["crowd", max] => {
+                self.crowd = max.parse().ok();
+                Input::Timer
+            }
+            ["give", "way"] => {
+                self.machine.give_way(self.now);
+                Input::Timer
+            }
             ["drain", "move"] => Input::Drain(Drain::Move),
             ["drain", _] => Input::Drain(Drain::Refuse(Fault::new(FaultKind::ServerRemoved))),
             ["close", what] => Input::Close {
@@ -259,6 +270,7 @@ impl Script {
     fn instance(generation: Generation, words: &[&str]) -> Input {
         match *words {
             ["opened"] => Input::Opened { generation },
+            ["admitted"] => Input::Admitted { generation },
             ["lost"] => Input::Lost {
                 generation,
                 cause: "exit status 1".into(),
@@ -346,9 +358,15 @@ impl Script {
         self.machine.handle(self.now, input);
         while let Some(output) = self.machine.poll() {
             if let Output::Reserve { generation } = output {
-                // Scripts have no other children: the turn comes at once.
-                self.machine
-                    .handle(self.now, Input::Admitted { generation });
+                // Where scripts say nothing of other children the turn comes at once.
+                let input = match self.crowd {
+                    Some(max) => {
+                        writeln!(out, "> no room for g{generation}").unwrap();
+                        Input::Crowded { generation, max }
+                    }
+                    None => Input::Admitted { generation },
+                };
+                self.machine.handle(self.now, input);
             }
             if let Some(text) = self.show(&output) {
                 writeln!(out, "> {text}").unwrap();

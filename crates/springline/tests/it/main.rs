@@ -11,6 +11,7 @@
 
 mod all;
 mod bridge;
+mod capacity;
 mod child;
 mod cli;
 mod comeback;

@@ -44,7 +44,7 @@ fn servers(servers: Value) -> Value {
 }
 
 /// The events of this name so far.
-async fn events(gateway: &Gateway, name: &str) -> Vec<Value> {
+pub(crate) async fn events(gateway: &Gateway, name: &str) -> Vec<Value> {
     let output = command(gateway, &["events", "--json"]).await;
     let text = String::from_utf8(output.stdout).unwrap();
     let mut events: Vec<Value> = text

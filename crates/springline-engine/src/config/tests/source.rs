@@ -282,6 +282,7 @@ fn the_table_and_the_machines_have_the_same_defaults() {
         upstream.recovery_backoff
     );
     assert_eq!(settings.child_idle, upstream.detached_idle);
+    assert_eq!(settings.child_unused, upstream.unused_idle);
     let session = SessionSettings::default();
     assert_eq!(settings.stream_after, session.stream_after);
     assert_eq!(settings.pending_max, session.pending_max);

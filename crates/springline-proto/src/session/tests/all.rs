@@ -40,23 +40,29 @@ fn all(downstream: Downstream) -> SessionConfig {
 const OPEN: &str = r#"
     g1
     c {"id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{},"sampling":{}}}}
+    c {"method":"notifications/initialized"}
     a started 2 {"capabilities":{"tools":{},"prompts":{},"resources":{},"logging":{}}}
     b started 3 {"capabilities":{"tools":{},"logging":{}}}
-    c {"method":"notifications/initialized"}
 "#;
 
 #[test]
-fn initialize_is_answered_at_once_with_the_union_and_starts_what_can_be_used() {
+fn initialize_is_answered_at_once_with_the_union_and_its_client_has_servers_when_it_goes_on() {
     run(
         all(Downstream::Http),
         r#"
         p1 {"id":"i","method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{}}}
         < 1 json {"id":"i","result":{"protocolVersion":"2025-06-18","capabilities":{"logging":{},"prompts":{"listChanged":true},"resources":{"listChanged":true},"tools":{"listChanged":true}},"serverInfo":{"name":"springline","version":"0.1.0"},"instructions":"[b] Be brief."}}
         < emit Opened
+        p2 {"id":1,"method":"ping"}
+        < 2 json {"id":1,"result":{}}
+        p3 {"method":"notifications/initialized"}
         < a start 2 {"protocolVersion":"2025-06-18","capabilities":{}}
         < a attached false
         < b start 3 {"protocolVersion":"2025-06-18","capabilities":{}}
         < b attached false
+        < 3 202
+        p4 {"method":"notifications/initialized"}
+        < 4 202
         "#,
     );
     run(
@@ -68,6 +74,106 @@ fn initialize_is_answered_at_once_with_the_union_and_starts_what_can_be_used() {
         p1 {"id":1,"method":"initialize","params":{"protocolVersion":"2099-01-01"}}
         < 1 json {"id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"springline","version":"0.1.0"}}}
         < emit Opened
+        "#,
+    );
+}
+
+#[test]
+fn a_client_that_says_initialize_alone_starts_nothing_and_its_first_request_does() {
+    let initialize = r#"
+        p1 {"id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25"}}
+    "#;
+    run_after(
+        all(Downstream::Http),
+        initialize,
+        r#"
+        g1
+        < g1 begin
+        < g1 event #1 retry 1000
+        entries a b d
+        +600000
+        z1
+        close
+        < emit Closed
+        < closed
+        "#,
+    );
+    run_after(
+        all(Downstream::Http),
+        initialize,
+        r#"
+        p2 {"id":2,"method":"tools/call","params":{"name":"b__old"}}
+        < a start 2 {"protocolVersion":"2025-11-25"}
+        < a attached false
+        < b start 3 {"protocolVersion":"2025-11-25"}
+        < b attached false
+        < b call 4 {"id":2,"method":"tools/call","params":{"name":"old"}}
+        "#,
+    );
+}
+
+#[test]
+fn a_client_that_starts_over_keeps_its_servers_until_it_goes_on() {
+    run_after(
+        all(Downstream::Pipe),
+        OPEN,
+        r#"
+        c {"id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}
+        < g1 event {"id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{"logging":{},"prompts":{"listChanged":true},"resources":{"listChanged":true},"tools":{"listChanged":true}},"serverInfo":{"name":"springline","version":"0.1.0"}}}
+        < emit Opened
+        entries a b d
+        c {"method":"notifications/initialized"}
+        < a start 5 {"protocolVersion":"2025-11-25"}
+        < a attached true
+        < b start 6 {"protocolVersion":"2025-11-25"}
+        < b attached true
+        < d start 7 {"protocolVersion":"2025-11-25"}
+        < d attached true
+        "#,
+    );
+    run_after(
+        all(Downstream::Pipe),
+        OPEN,
+        r#"
+        c {"id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}
+        < g1 event {"id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{"logging":{},"prompts":{"listChanged":true},"resources":{"listChanged":true},"tools":{"listChanged":true}},"serverInfo":{"name":"springline","version":"0.1.0"}}}
+        < emit Opened
+        close
+        < a close SESSION_ENDED true
+        < b close SESSION_ENDED true
+        < emit Closed
+        < closed
+        "#,
+    );
+}
+
+#[test]
+fn entries_that_come_while_no_client_is_attached_are_started_with_its_next_word() {
+    run_after(
+        all(Downstream::Http),
+        r#"
+        p1 {"id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25"}}
+        p2 {"method":"notifications/initialized"}
+        "#,
+        r#"
+        entries a b d
+        entries a b d e
+        p3 {"id":2,"method":"tools/call","params":{"name":"a__x"}}
+        < d start 4 {"protocolVersion":"2025-11-25"}
+        < d attached false
+        < e start 5 {"protocolVersion":"2025-11-25"}
+        < e attached false
+        < a call 6 {"id":2,"method":"tools/call","params":{"name":"x"}}
+        g1
+        < a attached true
+        < b attached true
+        < d attached true
+        < e attached true
+        < g1 begin
+        < g1 event #1 retry 1000
+        entries a b d e f
+        < f start 7 {"protocolVersion":"2025-11-25"}
+        < f attached true
         "#,
     );
 }
@@ -313,6 +419,7 @@ fn the_log_level_goes_to_all_that_log_and_to_those_that_come_later() {
         r#"
         g1
         c {"id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}
+        c {"method":"notifications/initialized"}
         c {"id":1,"method":"logging/setLevel","params":{"level":"error"}}
         "#,
         r#"
