@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use springline_engine::config::{self, Overrides, ProcessEnvironment, Sources};
-use springline_engine::downstream::Principal;
+use springline_engine::downstream::{HttpServer, HttpSettings, Principal};
 use springline_engine::gateway::{Gateway, Rest, SessionHandle};
 use springline_engine::upstream::http::{HttpShared, ProxyEnv};
 use springline_proto::message::Message;
@@ -28,6 +28,10 @@ use springline_proto::session::{Accept, Downstream, Endpoint, Part};
 /// Allocations of one call, from its bytes to the bytes of its answer. nginx needs none, hyper on
 /// both sides alone more than this.
 const CALL_ALLOCATIONS_MAX: f64 = 34.0;
+
+/// The same on a kept connection, from what the socket gives to what it takes: head, checks, body
+/// and answer included.
+const CONNECTION_ALLOCATIONS_MAX: f64 = 36.0;
 
 /// Bytes that an open session keeps while nothing happens in it, its events and records in memory
 /// included.
@@ -195,6 +199,55 @@ async fn a_call_allocates_no_more_than_it_did() {
     let each = f64::from(u32::try_from(COUNT.get() - before).unwrap()) / 1000.0;
     println!("{each:.1} allocations for each call");
     assert!(each <= CALL_ALLOCATIONS_MAX, "{each}");
+}
+
+/// Sends calls on one connection, each after the answer of the last, from a thread of its own.
+async fn send_calls(
+    mut stream: TcpStream,
+    session: String,
+    ids: std::ops::Range<u32>,
+) -> TcpStream {
+    let (tell, told) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        for id in ids {
+            let body = call(id);
+            let request = format!(
+                "POST /mcp/echo HTTP/1.1\r\nHost: localhost\r\nAccept: application/json, \
+                 text/event-stream\r\nContent-Type: application/json\r\nMcp-Session-Id: {session}\r\n\
+                 MCP-Protocol-Version: 2025-11-25\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            stream.write_all(request.as_bytes()).unwrap();
+            let mut answer = Vec::new();
+            let mut room = [0; 4096];
+            while !answer.ends_with(b"}}") {
+                let len = stream.read(&mut room).unwrap();
+                assert_ne!(len, 0, "{}", String::from_utf8_lossy(&answer));
+                answer.extend_from_slice(&room[..len]);
+            }
+            assert!(answer.starts_with(b"HTTP/1.1 200 OK\r\n"));
+        }
+        drop(tell.send(stream));
+    });
+    told.await.unwrap()
+}
+
+#[tokio::test]
+async fn a_call_on_a_kept_connection_allocates_no_more_than_it_did() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = gateway(folder.path());
+    let session = open(&gateway).await.id().to_owned();
+    let server = HttpServer::new(gateway, HttpSettings::default(), None);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(server.serve_tcp(listener));
+    let stream = TcpStream::connect(address).unwrap();
+    let stream = send_calls(stream, session.clone(), 1..100).await;
+    let before = COUNT.get();
+    drop(send_calls(stream, session, 100..1100).await);
+    let each = f64::from(u32::try_from(COUNT.get() - before).unwrap()) / 1000.0;
+    println!("{each:.1} allocations for each call on a kept connection");
+    assert!(each <= CONNECTION_ALLOCATIONS_MAX, "{each}");
 }
 
 #[tokio::test]

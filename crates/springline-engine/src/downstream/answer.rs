@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use springline_proto::error::{error_response, plain_error};
 use springline_proto::json::Pieces;
@@ -25,7 +25,57 @@ use super::seat::{self, Busy};
 use crate::clock;
 
 /// An HTTP answer of ours.
-pub type Answer = Response<AnswerBody>;
+pub struct Answer {
+    status: StatusCode,
+    /// The media type of the body. Most answers have no other field, and then no map.
+    kind: Option<&'static str>,
+    headers: HeaderMap,
+    body: AnswerBody,
+}
+
+impl Answer {
+    /// Its status.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// The media type of its body.
+    pub fn kind(&self) -> Option<&'static str> {
+        self.kind
+    }
+
+    /// Its fields, without the media type, and without those that frame the body.
+    pub fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
+    /// The same, to add some.
+    pub fn headers_mut(&mut self) -> &mut HeaderMap {
+        &mut self.headers
+    }
+
+    /// Its body.
+    pub fn body(&self) -> &AnswerBody {
+        &self.body
+    }
+
+    /// The same, alone.
+    pub fn into_body(self) -> AnswerBody {
+        self.body
+    }
+
+    /// The same, for hyper.
+    pub fn into_response(self) -> Response<AnswerBody> {
+        let mut response = Response::new(self.body);
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        if let Some(kind) = self.kind {
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+        }
+        headers.extend(self.headers);
+        response
+    }
+}
 
 /// Events that are joined into one buffer before they are written; larger ones keep their pieces.
 const JOIN_MAX: usize = 16 * 1024;
@@ -271,14 +321,12 @@ pub fn bare(status: StatusCode) -> Answer {
 
 /// A whole body of this media type.
 pub fn with_body(status: StatusCode, kind: Option<&'static str>, body: AnswerBody) -> Answer {
-    let mut answer = Response::new(body);
-    *answer.status_mut() = status;
-    if let Some(kind) = kind {
-        answer
-            .headers_mut()
-            .insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    Answer {
+        status,
+        kind,
+        headers: HeaderMap::new(),
+        body,
     }
-    answer
 }
 
 /// A whole JSON answer.

@@ -91,7 +91,7 @@ where
 }
 
 /// Reads on without keeping anything but the id of the message.
-async fn discard<B: Body<Data = Bytes>>(
+pub(super) async fn discard<B: Body<Data = Bytes>>(
     mut body: std::pin::Pin<&mut B>,
     mut skim: Skim,
 ) -> Option<Bytes> {

@@ -9,9 +9,10 @@
 )]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, StatusCode, header, request};
+use http::{HeaderValue, StatusCode, header};
 use http_body::Body;
 use springline_proto::error::{Fault, FaultKind};
 use springline_proto::json::Pieces;
@@ -21,37 +22,61 @@ use springline_proto::version::Version;
 
 use super::answer::{self, Answer, AnswerBody, EventBody, StreamManners};
 use super::body::{self, ReadError};
+use super::field::{self, Field, Fields};
 use super::guard::{self, Announced};
-use super::port::{Gate, OpenError, Parts as _, Principal, Session};
+use super::port::{Gate, OpenError, Parts, Principal, Session};
 use super::route::{Desk, INVALID_REQUEST};
 use super::setting::HttpSettings;
 
 /// The one code of ours inside the reserved range: clients key on it (DESIGN.md section 5).
 const SESSION_NOT_FOUND: i32 = -32001;
-const SESSION_HEADER: HeaderName = HeaderName::from_static("mcp-session-id");
-const VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version");
-const CURSOR_HEADER: HeaderName = HeaderName::from_static("last-event-id");
 
 /// Bytes that are read of a request that has no session. An `initialize` names a client and its
 /// capabilities, and comes to a few KiB.
 pub(crate) const SESSIONLESS_MAX: usize = 256 * 1024;
 
 /// One request on an endpoint of the protocol, past place and credentials.
-pub(crate) struct Call<'a, G> {
+pub(crate) struct Call<'a, G, F> {
     pub(crate) desk: &'a Desk<G>,
-    pub(crate) head: &'a request::Parts,
+    pub(crate) fields: &'a F,
     pub(crate) principal: Principal,
     pub(crate) endpoint: Endpoint,
     pub(crate) settings: &'a HttpSettings,
 }
 
-impl<G: Gate> Call<'_, G> {
+/// A message that was taken, and what will answer it. It needs nothing of the request any more.
+pub(crate) struct Posted<P> {
+    parts: P,
+    id: Option<Bytes>,
+    /// The session that the message opened.
+    opened: Option<HeaderValue>,
+    heartbeat: Duration,
+}
+
+impl<G: Gate, F: Fields> Call<'_, G, F> {
     /// One message of the client.
     pub(crate) async fn post<B>(&self, body: B) -> Answer
     where
         B: Body<Data = Bytes> + Send,
+        F: Sync,
     {
-        let refusal = match guard::announced(&self.head.headers) {
+        let accept = match self.admit() {
+            Ok(accept) => accept,
+            Err(answer) => return answer,
+        };
+        let body = match self.read(body).await {
+            Ok(body) => body,
+            Err(answer) => return answer,
+        };
+        match self.take(body, accept) {
+            Ok(posted) => posted.answer().await,
+            Err(answer) => answer,
+        }
+    }
+
+    /// What is judged before the body of a POST is read. Says what its answer may be.
+    pub(crate) fn admit(&self) -> Result<Accept, Answer> {
+        let refusal = match guard::announced(self.fields) {
             Announced::Json => None,
             Announced::OtherCharset => {
                 Some("the body must be UTF-8: announce application/json without another charset")
@@ -61,41 +86,58 @@ impl<G: Gate> Call<'_, G> {
             }
         };
         if let Some(text) = refusal {
-            return close(answer::refuse(
+            return Err(close(answer::refuse(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
                 None,
                 INVALID_REQUEST,
                 text,
-            ));
+            )));
         }
-        let Some(accept) = guard::accept_post(&self.head.headers) else {
+        guard::accept_post(self.fields).ok_or_else(|| {
             let text = "Accept must allow application/json and text/event-stream";
-            return close(answer::refuse(
+            close(answer::refuse(
                 StatusCode::NOT_ACCEPTABLE,
                 None,
                 INVALID_REQUEST,
                 text,
-            ));
-        };
+            ))
+        })
+    }
+
+    /// The body of a POST.
+    pub(crate) async fn read<B>(&self, body: B) -> Result<Bytes, Answer>
+    where
+        B: Body<Data = Bytes> + Send,
+        F: Sync,
+    {
         let max = self.body_max(&body);
-        let body = match read_body(self.head, body, max, self.settings).await {
-            Ok(body) => body,
-            Err(error) => return self.refuse_unread(error),
-        };
-        let message = match Message::parse(body) {
-            Ok(message) => message,
-            Err(error) => return self.refuse_unreadable(&error),
-        };
-        if message.kind() == Kind::Request && message.method().as_deref() == Some("initialize") {
-            return self.initialize(message, accept).await;
-        }
+        read_body(self.fields, body, max, self.settings)
+            .await
+            .map_err(|error| self.refuse_unread(error))
+    }
+
+    /// Gives the body of a POST to its session.
+    pub(crate) fn take(
+        &self,
+        body: Bytes,
+        accept: Accept,
+    ) -> Result<Posted<<G::Session as Session>::Parts>, Answer> {
+        let message = Message::parse(body).map_err(|error| self.refuse_unreadable(&error))?;
         let id = message.id();
-        let session = match self.session(id.as_deref()) {
-            Ok(session) => session,
-            Err(answer) => return answer,
+        let is_request = message.kind() == Kind::Request;
+        let (session, opened) = if is_request && message.method().as_deref() == Some("initialize") {
+            let session = self.open(id.as_deref())?;
+            let opened = HeaderValue::from_str(session.id()).ok();
+            (session, opened)
+        } else {
+            (self.session(id.as_deref())?, None)
         };
-        let parts = session.post(message, accept);
-        self.first(parts, id, None).await
+        Ok(Posted {
+            parts: session.post(message, accept),
+            id,
+            opened,
+            heartbeat: self.settings.heartbeat,
+        })
     }
 
     /// The cap on the body: without a session only an `initialize` is of use, and is never large.
@@ -125,24 +167,18 @@ impl<G: Gate> Call<'_, G> {
     }
 
     /// A new session, whatever session id the request may carry: some clients send a stale one.
-    async fn initialize(&self, message: Message, accept: Accept) -> Answer {
-        let id = message.id();
+    fn open(&self, id: Option<&[u8]>) -> Result<Arc<G::Session>, Answer> {
+        let endpoint = self.endpoint.clone();
         let opened = self
             .desk
             .gate
-            .open(&self.principal, self.endpoint.clone(), Downstream::Http);
-        let session = match opened {
-            Ok(session) => session,
-            Err(error) => return refuse_open(error, id.as_deref()),
-        };
-        let parts = session.post(message, accept);
-        self.first(parts, id, HeaderValue::from_str(session.id()).ok())
-            .await
+            .open(&self.principal, endpoint, Downstream::Http);
+        opened.map_err(|error| refuse_open(error, id))
     }
 
     /// The stream of messages outside any call.
     pub(crate) async fn get(&self) -> Answer {
-        if !guard::accepts_stream(&self.head.headers) {
+        if !guard::accepts_stream(self.fields) {
             let text = "Accept must allow text/event-stream";
             return answer::refuse(StatusCode::NOT_ACCEPTABLE, None, INVALID_REQUEST, text);
         }
@@ -150,16 +186,11 @@ impl<G: Gate> Call<'_, G> {
             Ok(session) => session,
             Err(answer) => return answer,
         };
-        let cursor = match self
-            .head
-            .headers
-            .get(&CURSOR_HEADER)
-            .map(HeaderValue::to_str)
-        {
+        let cursor = match self.fields.all(Field::Cursor).next().map(field::text) {
             // An empty one says that no event has been seen.
-            None | Some(Ok("")) => None,
-            Some(Ok(text)) => Some(Box::from(text)),
-            Some(Err(_)) => {
+            None | Some(Some("")) => None,
+            Some(Some(text)) => Some(Box::from(text)),
+            Some(None) => {
                 return bad_request(None, "Last-Event-ID is not a cursor of this session");
             }
         };
@@ -202,20 +233,18 @@ impl<G: Gate> Call<'_, G> {
     /// all that 2025-11-25 basic/transports asks for, and some clients send the one that they asked
     /// for instead of the one that they got.
     fn session(&self, id: Option<&[u8]>) -> Result<Arc<G::Session>, Answer> {
-        let Some(value) = self.head.headers.get(&SESSION_HEADER) else {
+        if !self.fields.has(Field::Session) {
             let text = "the Mcp-Session-Id header is missing: send `initialize` first, then the id \
                         of its answer with every request";
             return Err(bad_request(id, text));
-        };
-        let is_single = self.head.headers.get_all(&SESSION_HEADER).iter().count() == 1;
-        let session = value
-            .to_str()
-            .ok()
-            .filter(|_| is_single)
+        }
+        let session = self
+            .fields
+            .single(Field::Session)
             .and_then(|value| self.desk.gate.find(value, &self.principal, &self.endpoint))
             .ok_or_else(|| session_not_found(id))?;
-        if self.head.headers.contains_key(&VERSION_HEADER) {
-            let version = guard::single(&self.head.headers, &VERSION_HEADER);
+        if self.fields.has(Field::Version) {
+            let version = self.fields.single(Field::Version);
             if version
                 .and_then(|version| Version::parse(version.trim()))
                 .is_none()
@@ -254,15 +283,18 @@ impl<G: Gate> Call<'_, G> {
         self.session(None)
             .is_ok_and(|session| session.version() == Some(Version::V2025_03_26))
     }
+}
 
+impl<P: Parts> Posted<P> {
     /// Answers with the first part, and with the rest if it begins a stream. A session that the
-    /// message opened is named, unless it is known that it failed.
-    async fn first(
-        &self,
-        mut parts: <G::Session as Session>::Parts,
-        id: Option<Bytes>,
-        opened: Option<HeaderValue>,
-    ) -> Answer {
+    /// message opened is named, unless it is known that it failed. Dropped, the client is gone.
+    pub(crate) async fn answer(self) -> Answer {
+        let Self {
+            mut parts,
+            id,
+            opened,
+            heartbeat,
+        } = self;
         match parts.next().await {
             Some(Part::Accepted) => answer::bare(StatusCode::ACCEPTED),
             Some(Part::Json(pieces)) => {
@@ -272,7 +304,7 @@ impl<G: Gate> Call<'_, G> {
             }
             Some(Part::Begin) => {
                 let manners = StreamManners {
-                    heartbeat: self.settings.heartbeat,
+                    heartbeat,
                     stopping: None,
                 };
                 named(answer::stream(EventBody::new(parts, manners)), opened)
@@ -293,7 +325,7 @@ impl<G: Gate> Call<'_, G> {
 
 fn named(mut answer: Answer, session: Option<HeaderValue>) -> Answer {
     if let Some(session) = session {
-        answer.headers_mut().insert(SESSION_HEADER, session);
+        answer.headers_mut().insert(Field::Session.name(), session);
     }
     answer
 }
@@ -333,7 +365,7 @@ fn refuse_open(error: OpenError, id: Option<&[u8]>) -> Answer {
 
 /// Reads the body of a request within a cap.
 pub(crate) async fn read_body<B>(
-    head: &request::Parts,
+    fields: &(impl Fields + Sync),
     body: B,
     max: usize,
     settings: &HttpSettings,
@@ -342,7 +374,7 @@ where
     B: Body<Data = Bytes> + Send,
 {
     // Who asks before writing is told before writing.
-    let is_asking = head.headers.contains_key(header::EXPECT);
+    let is_asking = fields.has(Field::Expect);
     let is_over = body.size_hint().lower() > max as u64;
     if is_asking && is_over {
         Err(ReadError::TooLarge { max, id: None })

@@ -4,9 +4,10 @@
 
 use std::net::Ipv4Addr;
 
-use http::{HeaderMap, HeaderName, Uri, header};
+use http::Uri;
 use springline_proto::session::Accept;
 
+use super::field::{Field, Fields, text};
 use super::port::Principal;
 use super::setting::{HttpSettings, Token};
 
@@ -44,18 +45,18 @@ pub enum PlaceError {
 /// A network listener answers under names that we cannot know; its `Host` is checked only if
 /// `allowedHosts` names some. The socket is out of a browser's reach: its `Host` is free.
 pub fn check_place(
-    headers: &HeaderMap,
+    fields: &impl Fields,
     arrival: Arrival,
     settings: &HttpSettings,
 ) -> Result<(), PlaceError> {
     if is_host_bound(arrival, settings) {
-        let host = single(headers, &header::HOST).ok_or(PlaceError::Host)?;
+        let host = fields.single(Field::Host).ok_or(PlaceError::Host)?;
         if !is_host_allowed(host, &settings.allowed_hosts) {
             return Err(PlaceError::Host);
         }
     }
-    if headers.contains_key(header::ORIGIN) {
-        let origin = single(headers, &header::ORIGIN).ok_or(PlaceError::Origin)?;
+    if fields.has(Field::Origin) {
+        let origin = fields.single(Field::Origin).ok_or(PlaceError::Origin)?;
         if !is_origin_allowed(origin, &settings.allowed_origins) {
             return Err(PlaceError::Origin);
         }
@@ -92,11 +93,12 @@ fn is_host_bound(arrival: Arrival, settings: &HttpSettings) -> bool {
 }
 
 /// Whether browsers of this origin may read answers: CORS is on, and the origin passed the check.
-pub fn cors_origin<'a>(headers: &'a HeaderMap, settings: &HttpSettings) -> Option<&'a str> {
+pub fn cors_origin<'a>(fields: &'a impl Fields, settings: &HttpSettings) -> Option<&'a str> {
     if !settings.cors {
         return None;
     }
-    single(headers, &header::ORIGIN)
+    fields
+        .single(Field::Origin)
         .filter(|origin| is_origin_allowed(origin, &settings.allowed_origins))
 }
 
@@ -159,7 +161,7 @@ fn split_port(authority: &str) -> Option<(&str, Option<u16>)> {
 /// The socket's user needs none. Only the `Authorization` header counts, never the query
 /// (2025-11-25 basic/authorization, token requirements).
 pub fn principal(
-    headers: &HeaderMap,
+    fields: &impl Fields,
     arrival: Arrival,
     settings: &HttpSettings,
 ) -> Option<Principal> {
@@ -169,7 +171,7 @@ pub fn principal(
     if settings.tokens.is_empty() {
         return Some(Principal::Anonymous);
     }
-    let value = single(headers, &header::AUTHORIZATION)?;
+    let value = fields.single(Field::Authorization)?;
     let (scheme, secret) = value.split_once(' ')?;
     if !scheme.eq_ignore_ascii_case("bearer") {
         return None;
@@ -190,11 +192,11 @@ pub enum Announced {
 }
 
 /// What a body is announced as, by its `Content-Type`.
-pub fn announced(headers: &HeaderMap) -> Announced {
-    let Some(value) = single(headers, &header::CONTENT_TYPE) else {
+pub fn announced(fields: &impl Fields) -> Announced {
+    let Some(value) = fields.single(Field::ContentType) else {
         return Announced::Other;
     };
-    if !media_type(value).eq_ignore_ascii_case("application/json") {
+    if !media_type(value).eq_ignore_ascii_case(JSON) {
         return Announced::Other;
     }
     let is_other = value.split(';').skip(1).any(|parameter| {
@@ -211,10 +213,8 @@ pub fn announced(headers: &HeaderMap) -> Announced {
 }
 
 /// What a POST's answer may be, by its `Accept`; nothing if none of our types is accepted.
-pub fn accept_post(headers: &HeaderMap) -> Option<Accept> {
-    let json = accepts(headers, "application/json");
-    let stream = accepts(headers, "text/event-stream");
-    match (json, stream) {
+pub fn accept_post(fields: &impl Fields) -> Option<Accept> {
+    match accepted(fields) {
         (true, true) => Some(Accept::Both),
         (true, false) => Some(Accept::Json),
         (false, _) => None,
@@ -222,29 +222,36 @@ pub fn accept_post(headers: &HeaderMap) -> Option<Accept> {
 }
 
 /// Whether a GET may be answered by an event stream.
-pub fn accepts_stream(headers: &HeaderMap) -> bool {
-    accepts(headers, "text/event-stream")
+pub fn accepts_stream(fields: &impl Fields) -> bool {
+    accepted(fields).1
 }
 
-fn accepts(headers: &HeaderMap, wanted: &str) -> bool {
-    let family = wanted.split('/').next().unwrap_or_default();
+const JSON: &str = "application/json";
+const EVENTS: &str = "text/event-stream";
+
+/// Whether JSON and whether event streams are accepted.
+fn accepted(fields: &impl Fields) -> (bool, bool) {
+    let (mut json, mut events) = (false, false);
     let mut is_absent = true;
-    for value in headers.get_all(header::ACCEPT) {
+    for value in fields.all(Field::Accept) {
         is_absent = false;
-        let Ok(value) = value.to_str() else { continue };
+        let Some(value) = text(value) else { continue };
         for range in value.split(',') {
             let kind = media_type(range);
-            let matches = kind == "*/*"
-                || kind.eq_ignore_ascii_case(wanted)
-                || kind
-                    .strip_suffix("/*")
-                    .is_some_and(|name| name.eq_ignore_ascii_case(family));
-            if matches && !is_refused(range) {
-                return true;
+            let has_json = is_in(kind, JSON, "application/*");
+            let has_events = is_in(kind, EVENTS, "text/*");
+            if (has_json || has_events) && !is_refused(range) {
+                json |= has_json;
+                events |= has_events;
             }
         }
     }
-    is_absent
+    (json || is_absent, events || is_absent)
+}
+
+/// Whether a media range has this type, of this family.
+fn is_in(range: &str, kind: &str, family: &str) -> bool {
+    range.eq_ignore_ascii_case(kind) || range.eq_ignore_ascii_case(family) || range == "*/*"
 }
 
 /// Whether a media range says that it is unwanted: `q=0`.
@@ -262,11 +269,4 @@ fn is_refused(range: &str) -> bool {
 
 fn media_type(value: &str) -> &str {
     value.split(';').next().unwrap_or_default().trim()
-}
-
-/// The value of a header that must not come twice; nothing if it does or cannot be read.
-pub fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
-    let mut values = headers.get_all(name).iter();
-    let value = values.next()?.to_str().ok()?;
-    values.next().is_none().then_some(value)
 }

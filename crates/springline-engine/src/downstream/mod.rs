@@ -9,6 +9,7 @@ pub mod answer;
 pub mod attach;
 pub mod body;
 mod call;
+pub mod field;
 pub mod frame;
 pub mod guard;
 pub mod hello;
@@ -20,6 +21,7 @@ pub mod server;
 pub mod setting;
 pub mod socket;
 mod stream;
+mod wire;
 
 #[cfg(test)]
 mod tests;
@@ -27,6 +29,8 @@ mod tests;
 pub use port::{Gate, OpenError, Parts, Principal, Session};
 pub use server::HttpServer;
 pub use setting::{HttpSettings, Token};
+#[cfg(any(test, fuzzing))]
+pub use wire::fuzz::fuzz_head;
 
 /// Until a flag is true; also when nobody can raise it any more. Cancel safe.
 pub(crate) async fn raised(flag: &mut tokio::sync::watch::Receiver<bool>) {

@@ -4,6 +4,11 @@
 //! session, version) and the statuses of refusals (DESIGN.md section 5, "HTTP answers"). It must
 //! not know what an accepted message does.
 
+#![expect(
+    clippy::result_large_err,
+    reason = "an answer that refuses is built once and sent at once"
+)]
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,7 +22,8 @@ use tokio::sync::watch;
 use super::answer::{self, Answer};
 use super::body::ReadError;
 use super::call::{Call, SESSIONLESS_MAX, close, read_body, refuse_body};
-use super::guard::{self, Arrival};
+use super::field::Fields;
+use super::guard::{self, Arrival, PlaceError};
 use super::port::{Gate, Principal};
 use super::seat;
 use super::setting::HttpSettings;
@@ -89,19 +95,15 @@ impl<G: Gate> Desk<G> {
         let (head, body) = request.into_parts();
         let place = guard::check_place(&head.headers, arrival, settings)
             .and_then(|()| guard::check_authority(&head.uri, arrival, settings));
-        let mut answer = match place {
-            Ok(()) => self.answer_allowed(&head, body, arrival, settings).await,
-            Err(error) => {
-                return answer::refuse(
-                    StatusCode::FORBIDDEN,
-                    None,
-                    INVALID_REQUEST,
-                    &error.to_string(),
-                );
-            }
-        };
+        if let Err(error) = place {
+            return refuse_place(error);
+        }
+        let mut answer = self.answer_allowed(&head, body, arrival, settings).await;
         if let Some(origin) = guard::cors_origin(&head.headers, settings) {
-            add_cors(&mut answer, origin, &head);
+            add_cors(&mut answer, origin);
+            if head.method == Method::OPTIONS {
+                add_preflight(&mut answer, &head.headers);
+            }
         }
         answer
     }
@@ -120,21 +122,16 @@ impl<G: Gate> Desk<G> {
         if let Some(answer) = self.answer_open(head, path) {
             return answer;
         }
-        let Some(principal) = guard::principal(&head.headers, arrival, settings) else {
-            let text = "credentials are missing or wrong: send Authorization: Bearer with a token \
-                        of `auth.tokens`";
-            let mut answer = answer::refuse(StatusCode::UNAUTHORIZED, None, INVALID_REQUEST, text);
-            answer
-                .headers_mut()
-                .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-            return answer;
+        let principal = match principal(&head.headers, arrival, settings) {
+            Ok(principal) => principal,
+            Err(answer) => return answer,
         };
-        let Some(endpoint) = endpoint(path) else {
+        let Some(endpoint) = server_of(path).map(endpoint_of) else {
             return self.answer_route(head, body, principal, settings).await;
         };
         let call = Call {
             desk: self,
-            head,
+            fields: &head.headers,
             principal,
             endpoint,
             settings,
@@ -145,6 +142,24 @@ impl<G: Gate> Desk<G> {
             Method::DELETE => call.delete(),
             _ => method_not_allowed(METHODS),
         }
+    }
+
+    /// A POST on an endpoint, once place and credentials are in order: the same steps as
+    /// [`Self::answer`] takes, for a request that was read in place.
+    pub(super) fn call<'a, F: Fields>(
+        &'a self,
+        fields: &'a F,
+        endpoint: Endpoint,
+        arrival: Arrival,
+        settings: &'a HttpSettings,
+    ) -> Result<Call<'a, G, F>, Answer> {
+        Ok(Call {
+            desk: self,
+            fields,
+            principal: principal(fields, arrival, settings)?,
+            endpoint,
+            settings,
+        })
     }
 
     /// What needs no credentials: health, and the questions of browsers.
@@ -198,7 +213,7 @@ impl<G: Gate> Desk<G> {
         } else {
             settings.body_max.min(SESSIONLESS_MAX)
         };
-        let (body, is_whole) = match read_body(head, body, max, settings).await {
+        let (body, is_whole) = match read_body(&head.headers, body, max, settings).await {
             Ok(body) => (body, true),
             Err(ReadError::TooLarge { .. }) if !is_known => (Bytes::new(), false),
             Err(error) => return refuse_body(error, settings),
@@ -221,12 +236,12 @@ impl<G: Gate> Desk<G> {
     }
 }
 
-/// The endpoint of a path; both spellings name the same, with no redirect.
-fn endpoint(path: &str) -> Option<Endpoint> {
+/// The server that a path of the protocol names, empty for all of them; both spellings name the
+/// same, with no redirect.
+pub(super) fn server_of(path: &str) -> Option<&str> {
     let rest = path.strip_prefix("/mcp")?;
-    match rest {
-        "" | "/" => return Some(Endpoint::All),
-        _ => {}
+    if rest.is_empty() || rest == "/" {
+        return Some("");
     }
     let name = rest.strip_prefix('/')?;
     let name = name.strip_suffix('/').unwrap_or(name);
@@ -234,7 +249,39 @@ fn endpoint(path: &str) -> Option<Endpoint> {
         && name
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
-    is_name.then(|| Endpoint::One(Arc::from(name)))
+    is_name.then_some(name)
+}
+
+/// The endpoint of a server by this name, or of all.
+pub(super) fn endpoint_of(server: &str) -> Endpoint {
+    if server.is_empty() {
+        Endpoint::All
+    } else {
+        Endpoint::One(Arc::from(server))
+    }
+}
+
+/// Refuses a host or an origin.
+pub(super) fn refuse_place(error: PlaceError) -> Answer {
+    let text = error.to_string();
+    answer::refuse(StatusCode::FORBIDDEN, None, INVALID_REQUEST, &text)
+}
+
+/// Who sends a request, or the answer that asks for credentials.
+fn principal(
+    fields: &impl Fields,
+    arrival: Arrival,
+    settings: &HttpSettings,
+) -> Result<Principal, Answer> {
+    guard::principal(fields, arrival, settings).ok_or_else(|| {
+        let text = "credentials are missing or wrong: send Authorization: Bearer with a token \
+                    of `auth.tokens`";
+        let mut answer = answer::refuse(StatusCode::UNAUTHORIZED, None, INVALID_REQUEST, text);
+        answer
+            .headers_mut()
+            .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        answer
+    })
 }
 
 fn method_not_allowed(allowed: &'static str) -> Answer {
@@ -246,7 +293,8 @@ fn method_not_allowed(allowed: &'static str) -> Answer {
     answer
 }
 
-fn add_cors(answer: &mut Answer, origin: &str, head: &request::Parts) {
+/// Lets the browser's page of this origin read an answer.
+pub(super) fn add_cors(answer: &mut Answer, origin: &str) {
     let headers = answer.headers_mut();
     let Ok(origin) = HeaderValue::from_str(origin) else {
         return;
@@ -257,25 +305,27 @@ fn add_cors(answer: &mut Answer, origin: &str, head: &request::Parts) {
         header::ACCESS_CONTROL_EXPOSE_HEADERS,
         HeaderValue::from_static("Mcp-Session-Id, MCP-Protocol-Version, WWW-Authenticate"),
     );
-    if head.method == Method::OPTIONS
-        && head
-            .headers
-            .contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
-    {
-        headers.insert(
-            header::ACCESS_CONTROL_ALLOW_METHODS,
-            HeaderValue::from_static("GET, POST, DELETE, OPTIONS"),
-        );
-        headers.insert(
-            header::ACCESS_CONTROL_ALLOW_HEADERS,
-            HeaderValue::from_static(
-                "Accept, Authorization, Content-Type, Last-Event-ID, MCP-Protocol-Version, \
-                 Mcp-Session-Id",
-            ),
-        );
-        headers.insert(
-            header::ACCESS_CONTROL_MAX_AGE,
-            HeaderValue::from_static("600"),
-        );
+}
+
+/// Says what the browser's page may ask for.
+fn add_preflight(answer: &mut Answer, asked: &HeaderMap) {
+    if !asked.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD) {
+        return;
     }
+    let headers = answer.headers_mut();
+    headers.insert(
+        header::ACCESS_CONTROL_ALLOW_METHODS,
+        HeaderValue::from_static(METHODS),
+    );
+    headers.insert(
+        header::ACCESS_CONTROL_ALLOW_HEADERS,
+        HeaderValue::from_static(
+            "Accept, Authorization, Content-Type, Last-Event-ID, MCP-Protocol-Version, \
+             Mcp-Session-Id",
+        ),
+    );
+    headers.insert(
+        header::ACCESS_CONTROL_MAX_AGE,
+        HeaderValue::from_static("600"),
+    );
 }

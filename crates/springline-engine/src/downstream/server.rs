@@ -11,7 +11,6 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use parking_lot::RwLock;
 use rustix::io::Errno;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
@@ -27,6 +26,7 @@ use super::route::{Desk, NoRoutes, Routes};
 use super::seat::Seats;
 use super::setting::HttpSettings;
 use super::stream::Patient;
+use super::wire::{Rewound, Wire};
 use crate::lane::Lanes;
 use crate::spawn;
 
@@ -36,8 +36,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// One HTTP/1.1 server over any number of listeners.
 pub struct HttpServer<G> {
     desk: Desk<G>,
-    /// Guards the settings that new requests take; replaced whole by a reload.
-    settings: RwLock<Arc<HttpSettings>>,
+    /// The settings that new requests take; replaced whole by a reload.
+    settings: watch::Sender<Arc<HttpSettings>>,
     /// Turns true when the server stops.
     stop: watch::Sender<bool>,
     /// Turns true when the time to finish answers is over.
@@ -87,7 +87,7 @@ impl<G: Gate> HttpServer<G> {
                 routes,
                 stopping,
             },
-            settings: RwLock::new(Arc::new(settings)),
+            settings: watch::Sender::new(Arc::new(settings)),
             stop,
             cut: watch::Sender::new(false),
             live: watch::Sender::new(0),
@@ -98,7 +98,7 @@ impl<G: Gate> HttpServer<G> {
 
     /// Replaces the settings; requests that are under way keep the old ones.
     pub fn configure(&self, settings: HttpSettings) {
-        *self.settings.write() = Arc::new(settings);
+        self.settings.send_replace(Arc::new(settings));
     }
 
     /// Serves a TCP listener until the server stops. Cancel safe: connections live on.
@@ -128,7 +128,7 @@ impl<G: Gate> HttpServer<G> {
 
     /// Gives a TCP connection to a lane, if there is room for it.
     fn admit(self: &Arc<Self>, stream: TcpStream, arrival: Arrival) {
-        let max = self.settings.read().connections_max;
+        let max = self.settings.borrow().connections_max;
         let Some(taken) = self.seats.take(max) else {
             let refused = Arc::clone(&self.seats).refuse(stream);
             spawn::named("refused connection", refused);
@@ -210,7 +210,11 @@ impl<G: Gate> HttpServer<G> {
     }
 
     /// Serves a connection, counted while it lives.
-    fn hold<S>(self: Arc<Self>, stream: S, arrival: Arrival) -> impl Future<Output = ()> + Send
+    pub(super) fn hold<S>(
+        self: Arc<Self>,
+        stream: S,
+        arrival: Arrival,
+    ) -> impl Future<Output = ()> + Send
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
@@ -226,20 +230,41 @@ impl<G: Gate> HttpServer<G> {
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let settings = Arc::clone(&self.settings.read());
-        let stream = TokioIo::new(Patient::new(stream, settings.write_patience));
+        let settings = Arc::clone(&self.settings.borrow());
+        let stream = Patient::new(stream, settings.write_patience);
+        let mut cut = self.cut.subscribe();
+        let other = tokio::select! {
+            biased;
+            other = Wire::new(&self.desk, arrival, stream).serve(self.settings.subscribe()) => other,
+            () = raised(&mut cut) => None,
+        };
+        if let Some(stream) = other {
+            self.converse_freely(stream, arrival, &settings, cut).await;
+        }
+    }
+
+    /// Goes on with a connection on which something else came than plain calls.
+    async fn converse_freely<S>(
+        self: Arc<Self>,
+        stream: Rewound<Patient<S>>,
+        arrival: Arrival,
+        settings: &HttpSettings,
+        mut cut: watch::Receiver<bool>,
+    ) where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
         let server = Arc::clone(&self);
         let service = service_fn(move |request| {
             let server = Arc::clone(&server);
-            async move { Ok::<_, Infallible>(server.answer(request, arrival).await) }
+            async move { Ok::<_, Infallible>(server.answer(request, arrival).await.into_response()) }
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(settings.head_patience)
-            .serve_connection(stream, service)
+            .serve_connection(TokioIo::new(stream), service)
             .with_upgrades();
         let mut connection = Box::pin(connection);
-        let (mut stopping, mut cut) = (self.stop.subscribe(), self.cut.subscribe());
+        let mut stopping = self.stop.subscribe();
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
             () = raised(&mut stopping) => {
@@ -257,7 +282,7 @@ impl<G: Gate> HttpServer<G> {
     }
 
     async fn answer(self: Arc<Self>, request: Request<Incoming>, arrival: Arrival) -> Answer {
-        let settings = Arc::clone(&self.settings.read());
+        let settings = Arc::clone(&self.settings.borrow());
         if let (Arrival::Socket { uid }, attach::PATH) = (arrival, request.uri().path()) {
             return self.attach(request, uid, &settings);
         }

@@ -5,3 +5,4 @@ mod script;
 mod socket;
 mod status;
 mod stream;
+mod wire;

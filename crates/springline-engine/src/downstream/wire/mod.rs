@@ -1,0 +1,296 @@
+//! Calls that are served in place: the connection's own task reads and writes them.
+//!
+//! Most requests are a POST with one length, on a connection that is kept. Reading them here costs no
+//! map of fields, no channel for the body and no second state machine. Everything else is hyper's: the
+//! connection goes to it as it stands, and stays there. The checks are those of `route`, `guard` and
+//! `call` in both cases. Owns: the order of requests on a connection, its idle time and its end. It
+//! must not know what a message says.
+
+#![expect(
+    clippy::result_large_err,
+    reason = "an answer that refuses is built once and sent at once"
+)]
+
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzz;
+mod head;
+mod inflow;
+mod outflow;
+mod stock;
+
+use std::future::{Future as _, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header;
+use springline_proto::json::Skim;
+use springline_proto::session::{Accept, Endpoint};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::watch;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use self::head::{Head, Look};
+pub(crate) use self::inflow::Rewound;
+use self::inflow::{Inflow, Rest};
+use self::outflow::{Framed, Outflow, SendError};
+use self::stock::ROOM;
+use super::answer::Answer;
+use super::body;
+use super::call::{Call, Posted, SESSIONLESS_MAX};
+use super::guard::{self, Arrival};
+use super::port::{Gate, Session};
+use super::raised;
+use super::route::{self, Desk};
+use super::setting::HttpSettings;
+use crate::clock;
+
+/// One connection of a client.
+pub(crate) struct Wire<'a, S, G> {
+    desk: &'a Desk<G>,
+    arrival: Arrival,
+    inflow: Inflow<S>,
+    outflow: Outflow,
+    /// What the last request was for: the next one is most likely for the same.
+    endpoint: Endpoint,
+}
+
+/// A request that was read.
+struct Turn<P> {
+    heard: Result<Posted<P>, Answer>,
+    /// The page of a browser that may read the answer.
+    origin: Option<String>,
+    /// Whether the client wants the connection to end with the answer.
+    closes: bool,
+    /// Bytes of the body that nobody read.
+    left: u64,
+}
+
+type PartsOf<G> = <<G as Gate>::Session as Session>::Parts;
+
+/// What a connection waits for between requests.
+struct Idle<'a, F> {
+    /// The stop of the server.
+    stopped: Pin<&'a mut F>,
+    /// Fires when the time of some request was over; it is set anew only then, not for each.
+    timer: Pin<&'a mut Sleep>,
+    /// When the time of the next request is over.
+    until: Instant,
+}
+
+impl<F: Future<Output = ()>> Idle<'_, F> {
+    /// Whether the time of the next request is over, or the server stops.
+    fn poll_over(&mut self, cx: &mut Context<'_>) -> bool {
+        while self.timer.as_mut().poll(cx).is_ready() {
+            if clock::now() >= self.until {
+                return true;
+            }
+            self.timer.as_mut().reset(self.until);
+        }
+        self.stopped.as_mut().poll(cx).is_ready()
+    }
+}
+
+impl<'a, S, G> Wire<'a, S, G>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin,
+    G: Gate,
+{
+    pub(crate) fn new(desk: &'a Desk<G>, arrival: Arrival, stream: S) -> Self {
+        Self {
+            desk,
+            arrival,
+            inflow: Inflow::new(stream),
+            outflow: Outflow::default(),
+            endpoint: Endpoint::All,
+        }
+    }
+
+    /// Serves plain requests until the connection ends, or something else comes: then the connection
+    /// is returned, with what was received of it. Dropped, it cuts the connection.
+    pub(crate) async fn serve(
+        mut self,
+        mut latest: watch::Receiver<Arc<HttpSettings>>,
+    ) -> Option<Rewound<S>> {
+        let mut settings = Arc::clone(&latest.borrow_and_update());
+        let patience = settings.head_patience;
+        let mut stopping = self.desk.stopping.clone();
+        let until = clock::now() + patience;
+        let mut idle = Idle {
+            stopped: pin!(raised(&mut stopping)),
+            timer: pin!(sleep_until(until)),
+            until,
+        };
+        // Bytes of the next head that were looked at.
+        let mut seen = 0;
+        loop {
+            if head::may_end(&self.inflow.input, seen) {
+                let bytes = std::mem::take(&mut self.inflow.input);
+                match head::look(&bytes) {
+                    Look::Plain(head) => {
+                        if latest.has_changed().unwrap_or(false) {
+                            settings = Arc::clone(&latest.borrow_and_update());
+                        }
+                        let turn = self.hear(&head, &bytes, &settings).await;
+                        stock::give(bytes);
+                        if !self.answer(turn).await {
+                            return None;
+                        }
+                        idle.until = clock::now() + patience;
+                        seen = 0;
+                        continue;
+                    }
+                    Look::Partial => {}
+                    Look::Other => return Some(Rewound::new(self.inflow.stream, bytes)),
+                }
+                seen = bytes.len();
+                self.inflow.input = bytes;
+            }
+            if !self.fill(&mut idle).await {
+                return None;
+            }
+        }
+    }
+
+    /// Reads on. Says whether more came.
+    async fn fill(&mut self, idle: &mut Idle<'_, impl Future<Output = ()>>) -> bool {
+        poll_fn(|cx| match self.inflow.poll_fill(cx, ROOM) {
+            Poll::Ready(read) => Poll::Ready(matches!(read, Ok(1..))),
+            Poll::Pending if idle.poll_over(cx) => Poll::Ready(false),
+            Poll::Pending => Poll::Pending,
+        })
+        .await
+    }
+
+    /// Judges a request, and gives its body to its session. `bytes` begin with its head.
+    async fn hear(
+        &mut self,
+        head: &Head<'_>,
+        bytes: &[u8],
+        settings: &HttpSettings,
+    ) -> Turn<PartsOf<G>> {
+        let place = guard::check_place(head, self.arrival, settings);
+        let origin = guard::cors_origin(head, settings).filter(|_| place.is_ok());
+        let judged = match place {
+            Ok(()) => self.judge(head, settings),
+            Err(error) => Err(route::refuse_place(error)),
+        };
+        let rest = bytes.get(head.len..).unwrap_or_default();
+        let whole = usize::try_from(head.length)
+            .ok()
+            .filter(|length| *length <= settings.body_max.min(SESSIONLESS_MAX))
+            .and_then(|length| rest.split_at_checked(length));
+        let mut left = 0;
+        let taken = if let Some((body, ahead)) = whole {
+            self.inflow.keep(ahead);
+            judged.and_then(|(call, accept)| call.take(Bytes::copy_from_slice(body), accept))
+        } else {
+            self.inflow.keep(rest);
+            left = head.length;
+            match judged {
+                Ok((call, accept)) => {
+                    let rest = Rest::new(&mut self.inflow, &mut left);
+                    let body = call.read(rest).await;
+                    body.and_then(|body| call.take(body, accept))
+                }
+                Err(answer) => Err(answer),
+            }
+        };
+        Turn {
+            heard: taken,
+            origin: origin.map(str::to_owned),
+            closes: head.closes,
+            left,
+        }
+    }
+
+    /// What is judged before the body is read, but for the place.
+    fn judge<'b>(
+        &mut self,
+        head: &'b Head<'b>,
+        settings: &'b HttpSettings,
+    ) -> Result<(Call<'b, G, Head<'b>>, Accept), Answer>
+    where
+        'a: 'b,
+    {
+        let is_same = match &self.endpoint {
+            Endpoint::All => head.server.is_empty(),
+            Endpoint::One(server) => **server == *head.server,
+        };
+        if !is_same {
+            self.endpoint = route::endpoint_of(head.server);
+        }
+        let desk: &'b Desk<G> = self.desk;
+        let call = desk.call(head, self.endpoint.clone(), self.arrival, settings)?;
+        let accept = call.admit()?;
+        Ok((call, accept))
+    }
+
+    /// Answers a request. Says whether another one may follow.
+    async fn answer(&mut self, turn: Turn<PartsOf<G>>) -> bool {
+        let mut answer = match turn.heard {
+            Ok(posted) => match self.wait(posted).await {
+                Some(answer) => answer,
+                None => return false,
+            },
+            Err(answer) => answer,
+        };
+        if let Some(origin) = &turn.origin {
+            route::add_cors(&mut answer, origin);
+        }
+        // The only thing that we ever say there is `close`.
+        let is_last = answer.headers().contains_key(header::CONNECTION);
+        let closes = is_last || turn.closes || turn.left > 0 || self.is_stopping();
+        let framed = self.outflow.begin(answer, closes);
+        if let Err(error) = self.send(framed).await {
+            tracing::debug!(%error, "an answer did not get out");
+            return false;
+        }
+        if closes || self.is_stopping() {
+            self.end(turn.left).await;
+            return false;
+        }
+        true
+    }
+
+    /// Waits for what answers a message; nothing if the client goes before.
+    async fn wait(&mut self, posted: Posted<PartsOf<G>>) -> Option<Answer> {
+        let mut answer = pin!(posted.answer());
+        poll_fn(|cx| {
+            if self.inflow.poll_gone(cx) {
+                return Poll::Ready(None);
+            }
+            answer.as_mut().poll(cx).map(Some)
+        })
+        .await
+    }
+
+    /// Writes an answer; a client that goes meanwhile is noticed.
+    async fn send(&mut self, mut framed: Framed) -> Result<(), SendError> {
+        poll_fn(|cx| {
+            let (outflow, inflow) = (&mut self.outflow, &mut self.inflow);
+            match outflow.poll_send(cx, &mut inflow.stream, &mut framed) {
+                Poll::Pending if inflow.poll_gone(cx) => Poll::Ready(Err(SendError::Gone)),
+                sent => sent,
+            }
+        })
+        .await
+    }
+
+    /// Ends the connection. What the client still sends of a body is read for a moment, so that it
+    /// meets the answer and not a reset connection.
+    async fn end(&mut self, mut left: u64) {
+        if let Err(error) = self.inflow.stream.shutdown().await {
+            tracing::debug!(%error, "a connection did not end well");
+        } else if left > 0 {
+            let rest = pin!(Rest::new(&mut self.inflow, &mut left));
+            body::discard(rest, Skim::new()).await;
+        }
+    }
+
+    fn is_stopping(&self) -> bool {
+        // The flag is only ever raised, and then all end.
+        self.desk.stopping.has_changed().unwrap_or(true)
+    }
+}
