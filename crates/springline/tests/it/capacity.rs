@@ -194,6 +194,27 @@ async fn at_the_bound_the_child_gives_way_that_nobody_is_attached_to_and_was_use
 }
 
 #[tokio::test]
+async fn a_lower_bound_ends_as_many_as_are_too_many_and_nobody_needs() {
+    let folder = folder();
+    let gateway = Gateway::start(capped(&folder, 4, "1m"), |_| {}).await;
+    let mut clients = Vec::new();
+    for n in 0..4 {
+        let client = gateway.open("/mcp/a").await;
+        charge(&client, 1, &n.to_string()).await;
+        clients.push(client);
+    }
+    let _attached = clients[0].listen(None).await;
+    reload(&gateway, &capped(&folder, 2, "1m")).await;
+    gone(folder.a.pid(1)).await;
+    gone(folder.a.pid(2)).await;
+    assert!(runs(folder.a.pid(0)) && runs(folder.a.pid(3)));
+    assert_eq!(events(&gateway, "server.evicted").await.len(), 2);
+    charge(&clients[1], 2, "again").await;
+    gone(folder.a.pid(3)).await;
+    assert_eq!(running(&folder.a), 2);
+}
+
+#[tokio::test]
 async fn many_at_once_are_served_with_few_children_at_a_time() {
     let folder = folder();
     let gateway = Gateway::start(capped(&folder, 2, "1m"), |_| {}).await;

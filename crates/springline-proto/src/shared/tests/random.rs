@@ -54,6 +54,8 @@ struct World {
     calm: bool,
     /// Ends of instances, of all machines.
     ended: usize,
+    /// Those of them that made room for another.
+    gave_way: usize,
 }
 
 impl World {
@@ -72,6 +74,7 @@ impl World {
             clients: (0..3).map(|_| Client::default()).collect(),
             calm: false,
             ended: 0,
+            gave_way: 0,
         }
     }
 
@@ -102,6 +105,11 @@ impl World {
     fn perform(&mut self, at: usize, output: Output) {
         match output {
             Output::Reserve { generation } => {
+                if self.random.below(4) == 0 {
+                    let max = 1;
+                    self.work
+                        .push_back((at, Input::Crowded { generation, max }));
+                }
                 self.work.push_back((at, Input::Admitted { generation }));
             }
             Output::Open { generation } => {
@@ -242,7 +250,7 @@ impl World {
             return;
         }
         let uri = self.random.pick(&URIS);
-        match self.random.below(9) {
+        match self.random.below(11) {
             0..=2 => {
                 let number = self.clients[who].last + 1;
                 let params =
@@ -276,7 +284,28 @@ impl World {
                     self.say(who, &Input::Cancel { key, message: None });
                 }
             }
+            8 => {
+                let attached = self.random.below(2) == 0;
+                self.say(who, &Input::Attached(attached));
+            }
+            9 => self.give_way(),
             _ => self.end(who),
+        }
+    }
+
+    /// Another server needs the place of the child in service.
+    fn give_way(&mut self) {
+        let at = self.places.len() - 1;
+        let machine = &mut self.places[at].machine;
+        let may = machine.machine().gives_way().is_some();
+        let gone = machine.give_way(self.now);
+        assert_eq!(gone.is_some(), may, "{}", self.seed);
+        self.work.push_back((at, Input::Timer));
+        self.settle();
+        if let Some(generation) = gone {
+            let is_left = self.places[at].instances.contains_key(&generation);
+            assert!(!is_left, "{}: it is not ended", self.seed);
+            self.gave_way += 1;
         }
     }
 
@@ -510,6 +539,7 @@ impl Client {
 
 #[test]
 fn sessions_hear_what_is_theirs_and_the_server_is_told_what_they_want_whatever_happens() {
+    let mut gave_way = 0;
     for seed in 0..300 {
         let mut world = World::new(seed);
         for _ in 0..60 {
@@ -524,6 +554,7 @@ fn sessions_hear_what_is_theirs_and_the_server_is_told_what_they_want_whatever_h
         }
         world.calm_down();
         world.check();
+        gave_way += world.gave_way;
         for who in 0..world.clients.len() {
             world.end(who);
         }
@@ -537,4 +568,5 @@ fn sessions_hear_what_is_theirs_and_the_server_is_told_what_they_want_whatever_h
             );
         }
     }
+    assert!(gave_way > 20, "{gave_way}");
 }
