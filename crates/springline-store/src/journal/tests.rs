@@ -1,4 +1,5 @@
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
@@ -61,7 +62,10 @@ impl Home {
         let end = bytes.iter().rposition(|byte| *byte != 0);
         bytes.truncate(end.map_or(0, |end| end + 1) + 4 * RECORD_LEN);
         change(&mut bytes);
-        fs::write(copied(&last), bytes).unwrap();
+        let mut file = to
+            .create(last.file_name().unwrap().to_str().unwrap())
+            .unwrap();
+        file.write_all(&bytes).unwrap();
         copy
     }
 }
