@@ -42,7 +42,8 @@ pub(super) fn print(base: &Path) -> Result<()> {
         })?;
         println!("{count}: {}", spread(times));
     }
-    entries(base)
+    entries(base)?;
+    start(base)
 }
 
 /// A large list that changes each time.
@@ -63,6 +64,46 @@ fn entries(base: &Path) -> Result<()> {
             from.elapsed() / 5
         );
     }
+    Ok(())
+}
+
+/// Opening the store of a gateway that was killed with 10,000 sessions, and reading the sessions.
+fn start(base: &Path) -> Result<()> {
+    let dir = tempfile::tempdir_in(base)?;
+    let state = dir.path().join("state");
+    let (folder, _) = StateFolder::open(&state)?;
+    let (store, _) = EmbeddedStore::open(&folder)?;
+    for at in 0..10_000_u64 {
+        // Spread like the digests that they are found by.
+        let key = at.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes().to_vec();
+        for round in 0..2 {
+            let value = vec![round; 280];
+            store.apply(&[Op::put(Kind::Session, key.clone(), value)])?;
+        }
+        store.apply(&[Op::put(Kind::Upstream, key, vec![7; 200])])?;
+    }
+    let mut times = Vec::new();
+    for round in 0..7 {
+        let path = dir.path().join(format!("killed-{round}"));
+        let (killed, _) = StateFolder::open(&path)?;
+        for entry in std::fs::read_dir(&state)? {
+            let entry = entry?;
+            if entry.file_type()?.is_file() {
+                std::fs::copy(entry.path(), path.join(entry.file_name()))?;
+            }
+        }
+        let from = Instant::now();
+        let (store, findings) = EmbeddedStore::open(&killed)?;
+        let opened = from.elapsed();
+        let loaded = store.load(Kind::Session)?;
+        anyhow::ensure!(findings.is_empty() && loaded.records.len() == 10_000);
+        times.push((from.elapsed(), opened));
+    }
+    times.sort();
+    let log = std::fs::metadata(state.join("records.db-wal"))?.len() >> 20;
+    let (all, opened) = times[times.len() / 2];
+    println!("start after a kill with 10,000 sessions, a log of {log} MiB: {all:?}, {opened:?} of it to open");
+    drop(store);
     Ok(())
 }
 
