@@ -486,6 +486,30 @@ async fn the_patience_counts_from_the_last_answer_on() {
 }
 
 #[tokio::test]
+async fn an_answer_that_is_being_read_gives_way_to_no_connection() {
+    let house = House::open(HttpSettings {
+        connections_max: 1,
+        ..HttpSettings::default()
+    })
+    .await;
+    let session = house.session(&[], V).await;
+    // More than the kernel takes for a client that does not read.
+    let text = "y".repeat(24 << 20);
+    let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"echo","params":"{text}"}}"#);
+    let mut stream = house.dial().await;
+    let request = post("/mcp", &[KIND, &session], &body);
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut seen = vec![0; 15];
+    stream.read_exact(&mut seen).await.unwrap();
+    let other = house.ask("GET /healthz", &[], "").await;
+    assert_eq!(other.status, 503, "{other:?}");
+    while !seen.ends_with(b"\"}") {
+        assert_ne!(stream.read_buf(&mut seen).await.unwrap(), 0);
+    }
+    assert!(seen.len() > text.len());
+}
+
+#[tokio::test]
 async fn new_settings_count_from_the_next_request_on() {
     let house = House::open(HttpSettings::default()).await;
     let session = house.session(&[], V).await;

@@ -43,6 +43,7 @@ use super::guard::{self, Arrival};
 use super::port::{Gate, Session};
 use super::raised;
 use super::route::{self, Desk};
+use super::seat;
 use super::setting::HttpSettings;
 use crate::clock;
 
@@ -266,13 +267,19 @@ where
         .await
     }
 
-    /// Writes an answer; a client that goes meanwhile is noticed.
+    /// Writes an answer; a client that goes meanwhile is noticed. While it waits for the client to
+    /// read, the connection gives way to no other.
     async fn send(&mut self, mut framed: Framed) -> Result<(), SendError> {
+        let mut busy = None;
         poll_fn(|cx| {
             let (outflow, inflow) = (&mut self.outflow, &mut self.inflow);
             match outflow.poll_send(cx, &mut inflow.stream, &mut framed) {
                 Poll::Pending if inflow.poll_gone(cx) => Poll::Ready(Err(SendError::Gone)),
-                sent => sent,
+                Poll::Pending => {
+                    busy.get_or_insert_with(seat::busy);
+                    Poll::Pending
+                }
+                Poll::Ready(sent) => Poll::Ready(sent),
             }
         })
         .await
