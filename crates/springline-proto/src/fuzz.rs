@@ -7,8 +7,8 @@ use bytes::Bytes;
 
 use crate::{
     frame::{Line, LineFramer},
-    json::{self, Skim, Span},
-    message::Message,
+    json::{self, Flow, Skim, Span, Step},
+    message::{Kind, Message},
     sse::{SseDecoder, SseItem, encode_event},
 };
 
@@ -22,6 +22,7 @@ pub fn fuzz_message(bytes: &[u8]) {
     let decoded = json::string(text.as_bytes());
     assert_eq!(decoded.as_deref(), Some(&*String::from_utf8_lossy(bytes)));
     walk(bytes);
+    flow(bytes);
     if let Ok(message) = Message::parse(Bytes::copy_from_slice(bytes)) {
         rewrite(&message);
         skim(&message);
@@ -60,6 +61,47 @@ pub fn fuzz_sse(bytes: &[u8]) {
             );
         }
     }
+}
+
+/// What goes by in chunks is what the whole scan makes of it: the same answers are taken, and the same
+/// bytes pass, wherever the chunks are cut.
+fn flow(bytes: &[u8]) {
+    let id = b"\"another\"";
+    let message = Message::parse(Bytes::copy_from_slice(bytes)).ok();
+    let answer = message.filter(|message| {
+        matches!(message.kind(), Kind::Result | Kind::Error) && message.id().is_some()
+    });
+    for width in [1, 2, 3, 5, 7, 64, bytes.len().max(1)] {
+        let passed = pass(bytes, width, id);
+        match &answer {
+            // A longer id is none of ours, and is told apart without being kept.
+            Some(message) if message.id().is_some_and(|id| id.len() > 256) => {
+                assert!(passed.is_none(), "a giant id passed");
+            }
+            Some(message) => {
+                let whole = message.with_id(id).to_bytes();
+                // White space behind an answer is cut off there and passes here.
+                let same = passed.as_deref().map(<[u8]>::trim_ascii_end);
+                assert_eq!(same, Some(&whole[..]), "not the same by {width}");
+            }
+            None => assert!(passed.is_none(), "what is no answer passed by {width}"),
+        }
+    }
+}
+
+fn pass(bytes: &[u8], width: usize, id: &[u8]) -> Option<Vec<u8>> {
+    let (mut flow, mut out) = (Flow::new(), Vec::new());
+    for chunk in bytes.chunks(width) {
+        let mut steps = Vec::new();
+        flow.push(chunk, &mut steps).ok()?;
+        for step in steps {
+            match step {
+                Step::Pass(range) => out.extend_from_slice(chunk.get(range).unwrap_or_default()),
+                Step::Id(_) => out.extend_from_slice(id),
+            }
+        }
+    }
+    flow.finish().ok().map(|()| out)
 }
 
 /// Walks whatever this is, valid or not; what is found in valid JSON is valid.

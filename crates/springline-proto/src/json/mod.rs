@@ -4,6 +4,7 @@
 //! means beyond the six top-level names of JSON-RPC and the progress token. Bytes that nobody asked
 //! to replace are never rewritten (I13).
 
+mod flow;
 mod scan;
 mod skim;
 mod splice;
@@ -12,6 +13,7 @@ mod walk;
 
 use bytes::Bytes;
 
+pub use flow::{Flow, FlowError, Step};
 pub use scan::{DEPTH_MAX, Envelope, ScanError, scan, validate};
 pub use skim::Skim;
 pub use splice::{JOIN_MAX, Pieces, PiecesIter, Splice};

@@ -183,8 +183,9 @@ impl Finder {
     }
 }
 
-#[derive(Clone, Copy, Eq, PartialEq)]
-enum Member {
+/// A top-level member that routing reads.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Member {
     Jsonrpc,
     Id,
     Method,
@@ -194,7 +195,7 @@ enum Member {
 }
 
 impl Member {
-    const ALL: [(Self, &'static str); 6] = [
+    pub(super) const ALL: [(Self, &'static str); 6] = [
         (Self::Jsonrpc, "jsonrpc"),
         (Self::Id, "id"),
         (Self::Method, "method"),
@@ -204,12 +205,17 @@ impl Member {
     ];
 
     fn of(bytes: &[u8], key: Key) -> Option<Self> {
-        if key.escaped {
+        Self::named(key.span.of(bytes), key.escaped)
+    }
+
+    /// The member of this name, a literal with its quotes.
+    pub(super) fn named(literal: &[u8], escaped: bool) -> Option<Self> {
+        if escaped {
             return Self::ALL
                 .into_iter()
-                .find_map(|(member, name)| key.is(bytes, name).then_some(member));
+                .find_map(|(member, name)| key_is(literal, name).then_some(member));
         }
-        match key.span.of(bytes) {
+        match literal {
             b"\"jsonrpc\"" => Some(Self::Jsonrpc),
             b"\"id\"" => Some(Self::Id),
             b"\"method\"" => Some(Self::Method),
@@ -516,7 +522,8 @@ impl<'a> Scanner<'a> {
 }
 
 /// The open containers, one bit each: is it an object?
-struct Nesting {
+#[derive(Clone, Debug)]
+pub(super) struct Nesting {
     /// The kinds of the containers around the innermost one.
     outer: [u64; DEPTH_MAX / 64],
     /// Containers opened by this walk.
@@ -524,12 +531,12 @@ struct Nesting {
     /// Containers open around this walk.
     base: usize,
     /// Whether the innermost one is an object.
-    object: bool,
+    pub(super) object: bool,
 }
 
 impl Nesting {
     #[inline]
-    fn new(base: usize) -> Self {
+    pub(super) fn new(base: usize) -> Self {
         Self {
             outer: [0; DEPTH_MAX / 64],
             opened: 0,
@@ -539,12 +546,18 @@ impl Nesting {
     }
 
     #[inline]
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.opened == 0
     }
 
+    /// Containers opened by this walk and not closed.
     #[inline]
-    fn push(&mut self, object: bool) -> Result<(), ScanError> {
+    pub(super) fn depth(&self) -> usize {
+        self.opened
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, object: bool) -> Result<(), ScanError> {
         if self.base + self.opened >= DEPTH_MAX {
             return Err(ScanError::TooDeep);
         }
@@ -562,7 +575,7 @@ impl Nesting {
     }
 
     #[inline]
-    fn pop(&mut self) {
+    pub(super) fn pop(&mut self) {
         self.opened = self.opened.saturating_sub(1);
         let word = self.outer.get(self.opened / 64).copied().unwrap_or(0);
         self.object = word >> (self.opened % 64) & 1 == 1;
@@ -572,7 +585,38 @@ impl Nesting {
 /// The first byte from `at` on that a string cannot hold plainly: a quote, a backslash or a control
 /// character; the length when there is none.
 #[inline]
-fn plain_end(bytes: &[u8], mut at: usize) -> usize {
+pub(super) fn plain_end(bytes: &[u8], at: usize) -> usize {
+    // Most strings are short; a long one is worth the wider steps.
+    let near = at.saturating_add(NEAR);
+    match bytes.get(..near) {
+        None => plain_end_near(bytes, at),
+        Some(head) => match plain_end_near(head, at) {
+            end if end < near => end,
+            _ => plain_end_near(bytes, plain_blocks(bytes, near)),
+        },
+    }
+}
+
+/// Bytes of a string that are searched by words before blocks are tried.
+const NEAR: usize = 32;
+
+/// Past the blocks from `at` on that are plain as a whole. Written so that the compiler makes vector
+/// instructions of it: this is where the time of large results goes.
+fn plain_blocks(bytes: &[u8], mut at: usize) -> usize {
+    while let Some(block) = bytes.get(at..).and_then(<[u8]>::first_chunk::<64>) {
+        let ends = block.iter().fold(false, |ends, &byte| {
+            ends | (byte < 0x20) | (byte == b'"') | (byte == b'\\')
+        });
+        if ends {
+            break;
+        }
+        at += 64;
+    }
+    at
+}
+
+#[inline]
+fn plain_end_near(bytes: &[u8], mut at: usize) -> usize {
     while let Some(chunk) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
         let found = special(u64::from_le_bytes(*chunk));
         if found != 0 {
