@@ -169,9 +169,15 @@ impl Flow {
 
     /// Says whether what went by was a whole answer.
     pub fn finish(&self) -> Result<(), FlowError> {
-        if !matches!(self.state, State::End) {
-            return Err(FlowError::Cut);
+        match self.state {
+            State::End => Ok(()),
+            _ => Err(FlowError::Cut),
         }
+    }
+
+    /// Says whether the answer has what makes it one, before its last bracket passes: whoever has the
+    /// whole text by its length must not have one that is none.
+    fn check(&self) -> Result<(), FlowError> {
         if !self.has(Member::Jsonrpc) {
             return Err(FlowError::NotAnswer("\"jsonrpc\" is missing"));
         }
@@ -240,8 +246,8 @@ impl Flow {
             }
             (State::Start(0 | 3), b'{') => self.open(walk, true)?,
             (State::Start(0 | 3), b'[') => return Err(FlowError::NotAnswer("it is a batch")),
-            (State::First, b'}') if self.nesting.object => self.close(walk),
-            (State::First, b']') if !self.nesting.object => self.close(walk),
+            (State::First, b'}') if self.nesting.object => self.close(walk)?,
+            (State::First, b']') if !self.nesting.object => self.close(walk)?,
             (State::First, b'"') if self.nesting.object => self.begin_name(walk),
             (State::First, _) if self.nesting.object => return Err(self.syntax_at(walk.at)),
             (State::First | State::Value, _) => self.value(walk, byte)?,
@@ -258,8 +264,8 @@ impl Flow {
                     State::Value
                 };
             }
-            (State::After, b'}') if self.nesting.object => self.close(walk),
-            (State::After, b']') if !self.nesting.object => self.close(walk),
+            (State::After, b'}') if self.nesting.object => self.close(walk)?,
+            (State::After, b']') if !self.nesting.object => self.close(walk)?,
             _ => return Err(self.syntax_at(walk.at)),
         }
         Ok(())
@@ -316,14 +322,16 @@ impl Flow {
         Ok(())
     }
 
-    fn close(&mut self, walk: &mut Walk<'_>) {
-        walk.at += 1;
+    fn close(&mut self, walk: &mut Walk<'_>) -> Result<(), FlowError> {
         self.nesting.pop();
         self.state = if self.nesting.is_empty() {
+            self.check()?;
             State::End
         } else {
             State::After
         };
+        walk.at += 1;
+        Ok(())
     }
 
     fn begin_name(&mut self, walk: &mut Walk<'_>) {

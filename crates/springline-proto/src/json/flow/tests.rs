@@ -87,6 +87,26 @@ fn what_is_no_answer_to_us_never_passes_as_whole() {
 }
 
 #[test]
+fn the_last_bracket_of_what_is_no_answer_does_not_pass() {
+    for text in [
+        r#"{"jsonrpc":"2.0","result":1}"#,
+        r#"{"id":1,"result":1}"#,
+        r#"{"jsonrpc":"2.0","id":1,"result":1,"error":1}"#,
+        r#"{"jsonrpc":"2.0","id":1}"#,
+    ] {
+        let (mut flow, mut passed) = (Flow::new(), 0);
+        for (at, byte) in text.bytes().enumerate() {
+            let mut steps = Vec::new();
+            let is_last = at + 1 == text.len();
+            assert_eq!(flow.push(&[byte], &mut steps).is_err(), is_last, "{text}");
+            passed += steps.len();
+        }
+        assert!(passed < text.len());
+        assert!(flow.finish().is_err());
+    }
+}
+
+#[test]
 fn it_is_an_answer_once_the_result_is_named() {
     let mut flow = Flow::new();
     flow.push(
