@@ -209,6 +209,15 @@ impl Redelivery {
         self.cursor(stream, ordinal, is_last, &id)
     }
 
+    /// The cursor of the answer that completes a stream and is not kept. Whoever comes back behind an
+    /// earlier one hears that it is lost.
+    pub(crate) fn complete(&mut self, stream: StreamId) -> Arc<str> {
+        let entry = self.entry(stream);
+        let (ordinal, id) = (entry.last.saturating_add(1), entry.id.clone());
+        self.streams.remove(&stream);
+        self.cursor(stream, ordinal, true, &id)
+    }
+
     /// The request of this stream was cancelled: nothing on it is sent again. It is remembered as
     /// long as an event would be, so that a client that resumes it is refused, not told of a loss.
     pub(crate) fn cancel(&mut self, now: Moment, limits: &SessionSettings, stream: StreamId) {

@@ -7,6 +7,10 @@ use std::time::Duration;
 /// The largest message that is taken, in bytes, in either direction and on every transport.
 pub const BODY_MAX: usize = 64 * 1024 * 1024;
 
+/// An answer up to this many bytes is held, checked as a whole and passed on; a larger one may pass
+/// while it comes. It is also the largest that is kept for a client that comes back.
+pub const HELD_MAX: usize = 1024 * 1024;
+
 /// Subscriptions to resources that are remembered of one session with one server, and the bytes of
 /// their URIs: what is remembered goes into a record each time (I8).
 pub(crate) const SUBSCRIPTIONS_MAX: usize = 1000;

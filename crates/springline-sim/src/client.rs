@@ -7,7 +7,7 @@ use springline_proto::call::{CallKey, SessionKey};
 use springline_proto::error::{Fault, FaultKind};
 use springline_proto::message::{Kind, Message};
 use springline_proto::settings::StateLossPolicy;
-use springline_proto::upstream::{Hello, Input, SessionEvent};
+use springline_proto::upstream::{Hello, Input, Passing, SessionEvent};
 
 use crate::book::{Record, Violation, number_in, request};
 use crate::plan::{Ask, Deed};
@@ -89,7 +89,12 @@ impl World {
         let token = progress.then(|| self.random.pick(&["1", "\"1\"", "\"t\\/\""]));
         let (key, number) = self.record(at, Some(ask), token.map(str::to_owned));
         if let Ok(message) = Message::parse(request(number, ask, id, token)) {
-            self.feed(at, Input::Call { key, message });
+            let call = Input::Call {
+                key,
+                message,
+                stretches: true,
+            };
+            self.feed(at, call);
         }
     }
 
@@ -149,7 +154,11 @@ impl World {
         match event {
             SessionEvent::Started { key, .. } => self.book.started(now, key, bound),
             SessionEvent::Answer { key, message } => self.book.answered(now, key, &message, bound),
-            SessionEvent::Failed { key, fault, .. } => self.book.failed(now, key, &fault, bound),
+            SessionEvent::Passing { key, passing } => self.passes(key, passing, bound),
+            SessionEvent::Failed { key, fault, .. } => {
+                self.passing.remove(&key);
+                self.book.failed(now, key, &fault, bound)
+            }
             SessionEvent::Notification { related, message } => self.notified(related, &message),
             SessionEvent::Request {
                 related,
@@ -239,6 +248,45 @@ impl World {
                 done,
                 Event::Tell(at, Box::new(Input::Asking { key, begins: false })),
             );
+        }
+    }
+
+    /// A stretch of an answer: all of them together are the answer of a call that waits for it.
+    fn passes(&mut self, key: CallKey, passing: Passing, bound: Duration) -> Result<(), Violation> {
+        let broken = |what: &str| Err(Violation::new("I1", format!("{key}: {what}")));
+        let number = self.book.number_of(key);
+        let record = number.and_then(|number| self.book.get(number));
+        if record.is_none_or(|record| record.cancelled || record.heard.is_some()) {
+            return broken("nobody waits for what passes");
+        }
+        if let Passing::Begin { .. } = passing {
+            return match self.passing.insert(key, Vec::new()) {
+                None => Ok(()),
+                Some(_) => broken("its answer begins twice"),
+            };
+        }
+        let Some(body) = self.passing.get_mut(&key) else {
+            return broken("it passes before it begins");
+        };
+        match passing {
+            Passing::Begin { .. } => Ok(()),
+            Passing::Bytes(bytes) => {
+                body.extend_from_slice(&bytes);
+                Ok(())
+            }
+            Passing::Id => {
+                body.extend_from_slice(b"\"own\"");
+                Ok(())
+            }
+            Passing::End => {
+                let body = self.passing.remove(&key).unwrap_or_default();
+                match Message::parse(body) {
+                    Ok(message) if message.id().as_deref() == Some(b"\"own\"") => {
+                        self.book.answered(self.now, key, &message, bound)
+                    }
+                    _ => broken("what passed is not its answer"),
+                }
+            }
         }
     }
 

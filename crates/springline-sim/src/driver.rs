@@ -43,11 +43,13 @@ impl World {
                 body,
                 purpose,
                 route,
+                stretches,
                 ..
             } => {
                 let body = body.to_bytes();
                 self.check_send(at, generation, purpose, &body, &route)?;
-                self.send(at, generation, exchange, purpose, route, body);
+                let carry = Carry::Post(purpose, body, stretches);
+                self.send(at, generation, exchange, route, carry);
                 Ok(())
             }
             Output::Resume {
@@ -72,8 +74,7 @@ impl World {
                 Ok(())
             }
             Output::RefreshCredentials => {
-                let when = self.now.after(self.delay());
-                self.put(when, Event::Read(at));
+                self.read_again(at);
                 Ok(())
             }
             Output::End {
@@ -105,17 +106,25 @@ impl World {
         Ok(())
     }
 
+    fn read_again(&mut self, at: usize) {
+        let when = self.now.after(self.delay());
+        self.put(when, Event::Read(at));
+    }
+
     fn send(
         &mut self,
         at: usize,
         generation: Generation,
         exchange: ExchangeId,
-        purpose: Purpose,
         route: Route,
-        body: Bytes,
+        carry: Carry,
     ) {
         self.seats[at].live.insert(exchange, generation);
-        if purpose == Purpose::Request && is_ours(&body) {
+        let Carry::Post(purpose, body, _) = &carry else {
+            return;
+        };
+        let purpose = *purpose;
+        if purpose == Purpose::Request && is_ours(body) {
             self.seats[at].own_requests += 1;
         }
         if purpose == Purpose::Initialized
@@ -124,9 +133,9 @@ impl World {
             running.confirming = Some(exchange);
         }
         if self.seats[at].http {
-            let carry = Carry::Post(purpose, body);
             self.carry(at, generation, exchange, route, carry, Duration::ZERO);
         } else {
+            let body = body.clone();
             self.write(at, generation, exchange, body);
         }
     }
@@ -399,7 +408,7 @@ impl World {
         let cut = self.strikes(Fault::CutBefore);
         if unsent || cut {
             let cause = "gone".into();
-            if let (true, Carry::Post(Purpose::Request, body)) = (unsent, &carry)
+            if let (true, Carry::Post(Purpose::Request, body, _)) = (unsent, &carry)
                 && is_ours(body)
             {
                 self.seats[at].own_unsent += 1;
@@ -540,52 +549,9 @@ impl World {
         if seat.dead {
             return;
         }
-        let (generation, exchange) = match &input {
-            Input::Minted {
-                generation,
-                exchange,
-                ..
-            }
-            | Input::Ended {
-                generation,
-                exchange,
-                ..
-            } => (*generation, Some(*exchange)),
-            Input::Message {
-                generation,
-                exchange,
-                ..
-            }
-            | Input::Garbled {
-                generation,
-                exchange,
-                ..
-            } => (*generation, *exchange),
-            Input::Opened { generation } | Input::Lost { generation, .. } => (*generation, None),
-            Input::Start { .. }
-            | Input::Call { .. }
-            | Input::Notify { .. }
-            | Input::Reply { .. }
-            | Input::Cancel { .. }
-            | Input::Asking { .. }
-            | Input::Greet { .. }
-            | Input::Attached(_)
-            | Input::Retire
-            | Input::Drain(_)
-            | Input::Take { .. }
-            | Input::Settings(_)
-            | Input::Of { .. }
-            | Input::Holds { .. }
-            | Input::Join(_)
-            | Input::Close { .. }
-            | Input::Credentials { .. }
-            | Input::Withheld { .. }
-            | Input::Crowded { .. }
-            | Input::Admitted { .. }
-            | Input::Timer => {
-                self.feed(at, input);
-                return;
-            }
+        let Some((generation, exchange)) = place_of(&input) else {
+            self.feed(at, input);
+            return;
         };
         let Some(running) = seat.instances.get(&generation) else {
             return;
@@ -685,4 +651,57 @@ impl World {
 /// Whether a request is of the gateway's own: those of clients carry their number.
 fn is_ours(body: &Bytes) -> bool {
     !body.windows(4).any(|part| part == b"\"n\":")
+}
+
+/// The instance and the exchange that a driver's report is of; nothing for any other input.
+fn place_of(input: &Input) -> Option<(Generation, Option<ExchangeId>)> {
+    Some(match input {
+        Input::Minted {
+            generation,
+            exchange,
+            ..
+        }
+        | Input::Stretch {
+            generation,
+            exchange,
+            ..
+        }
+        | Input::Ended {
+            generation,
+            exchange,
+            ..
+        } => (*generation, Some(*exchange)),
+        Input::Message {
+            generation,
+            exchange,
+            ..
+        }
+        | Input::Garbled {
+            generation,
+            exchange,
+            ..
+        } => (*generation, *exchange),
+        Input::Opened { generation } | Input::Lost { generation, .. } => (*generation, None),
+        Input::Start { .. }
+        | Input::Call { .. }
+        | Input::Notify { .. }
+        | Input::Reply { .. }
+        | Input::Cancel { .. }
+        | Input::Asking { .. }
+        | Input::Greet { .. }
+        | Input::Attached(_)
+        | Input::Retire
+        | Input::Drain(_)
+        | Input::Take { .. }
+        | Input::Settings(_)
+        | Input::Of { .. }
+        | Input::Holds { .. }
+        | Input::Join(_)
+        | Input::Close { .. }
+        | Input::Credentials { .. }
+        | Input::Withheld { .. }
+        | Input::Crowded { .. }
+        | Input::Admitted { .. }
+        | Input::Timer => return None,
+    })
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use springline_proto::call::{ExchangeId, Generation, Moment, SessionKey};
 use springline_proto::message::{Kind, Message};
-use springline_proto::upstream::{End, Input, Purpose, Refusal, Route};
+use springline_proto::upstream::{End, Input, Purpose, Refusal, Route, Stretch};
 
 use crate::book::Violation;
 use crate::peer::Said;
@@ -18,7 +18,8 @@ use crate::world::World;
 
 /// What an HTTP request is.
 pub(crate) enum Carry {
-    Post(Purpose, Bytes),
+    /// With whether a large answer may come in stretches.
+    Post(Purpose, Bytes, bool),
     Resume(Arc<str>),
     Listen,
 }
@@ -211,6 +212,8 @@ fn lost(form: LossForm) -> End {
 
 /// How an HTTP answer goes on.
 struct Answer<'a> {
+    /// Whether a large one may come in stretches.
+    stretches: bool,
     world: &'a mut World,
     seat: usize,
     generation: Generation,
@@ -296,11 +299,13 @@ impl World {
         let stale = credential != self.server.credential;
         let fails = self.strikes(Fault::ErrorBefore);
         let busy = self.strikes(Fault::Refused);
-        let initialize = matches!(carry, Carry::Post(Purpose::Initialize, _));
+        let initialize = matches!(carry, Carry::Post(Purpose::Initialize, ..));
         let gone = !initialize && !self.has_session(seat, &route);
         let shut = gone && self.is_shut(&route);
         let form = self.plan.loss_form;
+        let stretches = matches!(carry, Carry::Post(_, _, true));
         let mut answer = Answer {
+            stretches,
             world: self,
             seat,
             generation,
@@ -319,10 +324,10 @@ impl World {
             answer.end(lost(form));
         } else {
             match carry {
-                Carry::Post(Purpose::Initialize, body) => answer.initialize(body),
-                Carry::Post(Purpose::Initialized, _) => answer.initialized(&route),
-                Carry::Post(Purpose::Oneway, body) => answer.oneway(&route, body),
-                Carry::Post(Purpose::Request, body) => answer.request(&route, body),
+                Carry::Post(Purpose::Initialize, body, _) => answer.initialize(body),
+                Carry::Post(Purpose::Initialized, ..) => answer.initialized(&route),
+                Carry::Post(Purpose::Oneway, body, _) => answer.oneway(&route, body),
+                Carry::Post(Purpose::Request, body, _) => answer.request(&route, body),
                 Carry::Resume(id) => answer.resume(&id),
                 Carry::Listen => answer.listen(),
             }
@@ -529,7 +534,14 @@ impl Answer<'_> {
         let mut rest = Vec::new();
         for (place, said) in said.into_iter().enumerate() {
             if place < keep || !(cut || resumes) {
-                self.said(said);
+                match said {
+                    Said::Text(text) if self.is_large(&text) => {
+                        if !self.large(&text) {
+                            return;
+                        }
+                    }
+                    said => self.said(said),
+                }
             } else if let Said::Text(text) = said {
                 rest.push(text);
             }
@@ -540,6 +552,88 @@ impl Answer<'_> {
             self.stream_ended(None);
         } else {
             self.close();
+        }
+    }
+
+    /// Whether this is an answer, and too large to be held.
+    fn is_large(&mut self, text: &str) -> bool {
+        let large = &mut self.world.plan.large;
+        self.stretches
+            && !text.contains("\"method\"")
+            && large.rates.0 > 0
+            && large.random.chance(large.rates.0)
+    }
+
+    fn stretch(&mut self, stretch: Stretch) {
+        let (generation, exchange) = (self.generation, self.exchange);
+        self.put(Input::Stretch {
+            generation,
+            exchange,
+            stretch,
+        });
+    }
+
+    /// Says an answer in stretches; says whether it came to its end.
+    fn large(&mut self, text: &str) -> bool {
+        let Ok(message) = Message::parse(text.to_owned()) else {
+            return true;
+        };
+        let (bytes, span) = (message.bytes().clone(), message.envelope().id);
+        let Some(span) = span else { return true };
+        let large = &mut self.world.plan.large;
+        let (_, cut, wrong) = large.rates;
+        let id = if large.random.chance(wrong) {
+            Bytes::from(large.random.pick(&["0", "\"1\"", "999999"]))
+        } else {
+            span.slice(&bytes)
+        };
+        let ends = (!large.random.chance(cut)).then_some(());
+        let steps = large.random.below(5);
+        let known = large.random.chance(500).then_some(bytes.len() as u64);
+        let told = large.random.chance(500).then(|| id.clone());
+        let middle = bytes.len().midpoint(span.end as usize);
+        let mut all = vec![
+            Stretch::Begin {
+                id: told,
+                // Only a length that the right id has is told.
+                len: known.filter(|_| id.len() == span.len()),
+            },
+            Stretch::Bytes(bytes.slice(..span.start as usize)),
+            Stretch::Id(id),
+            Stretch::Bytes(bytes.slice(span.end as usize..middle)),
+            Stretch::Bytes(bytes.slice(middle..)),
+            Stretch::End,
+        ];
+        if ends.is_none() {
+            all.truncate(usize::try_from(steps + 1).unwrap_or(1));
+        }
+        for stretch in all {
+            self.stretch(stretch);
+        }
+        if ends.is_none() {
+            self.cut_large();
+        }
+        ends.is_some()
+    }
+
+    /// An answer that has begun goes no further.
+    fn cut_large(&mut self) {
+        match self.world.plan.large.random.below(4) {
+            0 => self.broken(),
+            1 => self.stream_ended(None),
+            2 => self.hold_stream(Vec::new()),
+            _ => {
+                let (generation, exchange) = (self.generation, Some(self.exchange));
+                let too_large = self.world.plan.large.random.chance(300);
+                self.put(Input::Garbled {
+                    generation,
+                    exchange,
+                    id: None,
+                    cause: "no JSON".into(),
+                    too_large,
+                });
+                self.close();
+            }
         }
     }
 

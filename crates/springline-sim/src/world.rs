@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use springline_proto::call::{ExchangeId, Generation, Moment, SessionKey};
+use springline_proto::call::{CallKey, ExchangeId, Generation, Moment, SessionKey};
 use springline_proto::settings::{ReplayPolicy, StateLossPolicy, UpstreamSettings};
 use springline_proto::upstream::{Input, Output, Standby, Transport, Upstream, UpstreamConfig};
 
@@ -169,6 +169,8 @@ pub(crate) struct World {
     pub(crate) agenda: Agenda<Event>,
     pub(crate) seats: Vec<Seat>,
     pub(crate) server: Server,
+    /// What has passed of answers that are too large to be held.
+    pub(crate) passing: BTreeMap<CallKey, Vec<u8>>,
     pub(crate) book: Book,
     pub(crate) trace: Trace,
     pub(crate) broken: Option<Violation>,
@@ -219,6 +221,7 @@ impl World {
             trace: Trace::new(trace),
             broken: None,
             stack,
+            passing: BTreeMap::new(),
             steps: 0,
         }
     }
@@ -250,6 +253,7 @@ impl World {
             format_args!("{:?} the faults stop", self.now.0),
         );
         self.plan.rates.heal();
+        self.plan.large.heal();
         self.server.heal();
     }
 

@@ -385,11 +385,15 @@ pub async fn carry<G: Gate>(
                     Part::Begin
                     | Part::Accepted
                     | Part::Json(_)
+                    | Part::Open { .. }
+                    | Part::OpenEvent
+                    | Part::Bytes(_)
+                    | Part::Close { .. }
                     | Part::Refuse { .. }
                     | Part::Welcome(_)
                     | Part::Frame { .. }
                 ) => {}
-                Some(Part::End) | None => break Ok(()),
+                Some(Part::Cut | Part::End) | None => break Ok(()),
             },
             heard = front.heard() => match heard {
                 Heard::Message(message) => session.line(Ok(message)),

@@ -78,12 +78,31 @@ impl Client {
         text.push(b'}');
         let message = Message::parse(text).map_err(|_| AskError::Silent)?;
         let mut parts = self.session.post(message, Accept::Both);
+        // What has come of a large answer; copied, for the server waits until each part is let go.
+        let mut passed = Vec::new();
+        let mut is_open = false;
         while let Some(part) = parts.next().await {
             let data = match part {
                 Part::Json(data) | Part::Event { data, .. } => data.to_bytes(),
                 Part::Refuse { body, .. } => body,
-                Part::Begin | Part::Accepted | Part::Welcome(_) | Part::Frame { .. } => continue,
-                Part::End => break,
+                Part::Open { .. } | Part::OpenEvent => {
+                    is_open = true;
+                    continue;
+                }
+                Part::Bytes(bytes) => {
+                    passed.extend_from_slice(&bytes);
+                    continue;
+                }
+                Part::Close { .. } | Part::End if is_open => {
+                    is_open = false;
+                    std::mem::take(&mut passed).into()
+                }
+                Part::Begin
+                | Part::Accepted
+                | Part::Close { .. }
+                | Part::Welcome(_)
+                | Part::Frame { .. } => continue,
+                Part::Cut | Part::End => break,
             };
             // The priming event has no data; notifications are of no use here.
             let Ok(answer) = Message::parse(data) else {

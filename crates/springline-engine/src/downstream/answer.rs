@@ -144,27 +144,32 @@ impl Body for AnswerBody {
             Self::Pieces(pieces) => {
                 SizeHint::with_exact(pieces.iter().map(|bytes| bytes.len() as u64).sum())
             }
-            Self::Stream(_) => SizeHint::default(),
+            Self::Stream(stream) => stream
+                .left
+                .map_or_else(SizeHint::default, SizeHint::with_exact),
         }
     }
 }
 
-/// A stream ends before its time. The connection is aborted, so that the client does not take it for
-/// a whole one, and resumes.
+/// An answer ends before its time: its client does not read, or what passed cannot be completed. The
+/// connection is aborted, so that nobody takes what came for the whole.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("the client does not read its stream")]
+#[error("the answer was cut")]
 pub struct Cut;
 
 /// The writing of a stream, and how it ended.
 type Writing = Pin<Box<dyn Future<Output = Result<(), Cut>> + Send>>;
 
-/// An event stream that is written while it comes. The connection's own task drives it: a client
-/// that reads slowly holds one event here, and the rest waits within the session's bounds.
+/// A body that is written while it comes: an event stream, or a large JSON answer. The connection's
+/// own task drives it: a client that reads slowly holds one event here, and the rest waits within the
+/// session's bounds, or with the server.
 pub struct EventBody {
     driver: Option<Writing>,
     segments: mpsc::Receiver<Bytes>,
     cut: Option<Cut>,
     _busy: Busy,
+    /// What is missing of its length, if that is known.
+    left: Option<u64>,
 }
 
 /// How a stream of events behaves besides its events.
@@ -180,6 +185,14 @@ impl EventBody {
     /// A stream of `parts`, of which [`Part::Begin`] has been taken.
     pub fn new<P: Parts>(parts: P, manners: StreamManners) -> Self {
         Self::ending(|sender| drive(parts, manners, sender))
+    }
+
+    /// A JSON answer that passes, of which [`Part::Open`] has been taken. With a length, a client can
+    /// tell from it that the answer was cut; without, from the missing last chunk.
+    pub fn passing<P: Parts>(parts: P, len: Option<u64>) -> Self {
+        let mut body = Self::ending(|sender| pass(parts, sender));
+        body.left = len;
+        body
     }
 
     /// A stream of what `make`'s future sends; it is complete when that future is. The receiving
@@ -207,12 +220,16 @@ impl EventBody {
             segments,
             cut: None,
             _busy: seat::busy(),
+            left: None,
         }
     }
 
     fn poll_segment(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Cut>>> {
         loop {
             if let Ok(segment) = self.segments.try_recv() {
+                if let Some(left) = &mut self.left {
+                    *left = left.saturating_sub(segment.len() as u64);
+                }
                 return Poll::Ready(Some(Ok(segment)));
             }
             let Some(driver) = &mut self.driver else {
@@ -228,6 +245,21 @@ impl EventBody {
     }
 }
 
+async fn pass<P: Parts>(mut parts: P, sender: mpsc::Sender<Bytes>) -> Result<(), Cut> {
+    loop {
+        match parts.next().await {
+            Some(Part::Bytes(bytes)) => {
+                if sender.send(bytes).await.is_err() {
+                    return Ok(());
+                }
+            }
+            Some(Part::End) => return Ok(()),
+            // Nothing else is a proper end, or goes between.
+            _ => return Err(Cut),
+        }
+    }
+}
+
 async fn drive<P: Parts>(
     mut parts: P,
     manners: StreamManners,
@@ -235,12 +267,14 @@ async fn drive<P: Parts>(
 ) -> Result<(), Cut> {
     let mut stopping = manners.stopping;
     let mut beat = clock::now() + manners.heartbeat;
+    // In the midst of a large event nothing else can be said, and no end is proper.
+    let mut is_open = false;
     loop {
         let part = tokio::select! {
             biased;
             part = parts.next() => part,
-            () = stopped(&mut stopping) => return Ok(()),
-            () = sleep_until(beat) => {
+            () = stopped(&mut stopping) => return if is_open { Err(Cut) } else { Ok(()) },
+            () = sleep_until(beat), if !is_open => {
                 if sender.send(Bytes::from_static(b": keep-alive\n\n")).await.is_err() {
                     return Ok(());
                 }
@@ -248,28 +282,43 @@ async fn drive<P: Parts>(
                 continue;
             }
         };
-        match part {
-            Some(Part::Event { id, retry, data }) => {
-                for segment in event(id.as_deref(), retry, data) {
-                    if sender.send(segment).await.is_err() {
-                        return Ok(());
-                    }
-                }
-                beat = clock::now() + manners.heartbeat;
+        let segments = match part {
+            Some(Part::Event { id, retry, data }) => event(id.as_deref(), retry, data),
+            Some(Part::OpenEvent) => {
+                is_open = true;
+                vec![Bytes::from_static(b"event: message\ndata: ")]
             }
-            Some(Part::Begin) => {}
+            Some(Part::Bytes(bytes)) if is_open => {
+                Pieces::from(bytes).one_line().into_iter().collect()
+            }
+            Some(Part::Close { id }) if is_open => {
+                is_open = false;
+                // Behind the data, so that nobody has the cursor before the event.
+                vec![format!("\nid: {id}\n\n").into()]
+            }
+            Some(Part::Begin) => continue,
             // A stream has begun: nothing else can be said on it.
-            None if parts.is_cut() => return Err(Cut),
+            _ if is_open || parts.is_cut() => return Err(Cut),
+            Some(Part::Cut) => return Err(Cut),
             Some(
                 Part::Accepted
                 | Part::Json(_)
+                | Part::Open { .. }
+                | Part::Bytes(_)
+                | Part::Close { .. }
                 | Part::Refuse { .. }
                 | Part::Welcome(_)
                 | Part::Frame { .. }
                 | Part::End,
             )
             | None => return Ok(()),
+        };
+        for segment in segments {
+            if sender.send(segment).await.is_err() {
+                return Ok(());
+            }
         }
+        beat = clock::now() + manners.heartbeat;
     }
 }
 

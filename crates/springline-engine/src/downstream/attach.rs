@@ -241,11 +241,15 @@ impl<G: Gate> Pipe<G> {
                         Part::Begin
                         | Part::Accepted
                         | Part::Json(_)
+                    | Part::Open { .. }
+                    | Part::OpenEvent
+                    | Part::Bytes(_)
+                    | Part::Close { .. }
                         | Part::Refuse { .. }
                         | Part::Event { .. }
                         | Part::Welcome(_)
                     ) => continue,
-                    Some(Part::End) | None => return Frame::End(Bytes::from_static(ENDED)).write(write).await,
+                    Some(Part::Cut | Part::End) | None => return Frame::End(Bytes::from_static(ENDED)).write(write).await,
                 },
                 () = raised(&mut stopping), if !is_told => {
                     is_told = true;

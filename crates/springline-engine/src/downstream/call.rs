@@ -207,7 +207,12 @@ impl<G: Gate, F: Fields> Call<'_, G, F> {
             Some(
                 Part::Accepted
                 | Part::Json(_)
+                | Part::Open { .. }
                 | Part::Event { .. }
+                | Part::OpenEvent
+                | Part::Bytes(_)
+                | Part::Close { .. }
+                | Part::Cut
                 | Part::Welcome(_)
                 | Part::Frame { .. }
                 | Part::End,
@@ -302,6 +307,10 @@ impl<P: Parts> Posted<P> {
                 let opened = opened.filter(|_| is_result(&pieces));
                 named(answer::json(StatusCode::OK, pieces), opened)
             }
+            Some(Part::Open { len }) => {
+                let body = AnswerBody::Stream(EventBody::passing(parts, len));
+                answer::json(StatusCode::OK, body)
+            }
             Some(Part::Begin) => {
                 let manners = StreamManners {
                     heartbeat,
@@ -310,15 +319,23 @@ impl<P: Parts> Posted<P> {
                 named(answer::stream(EventBody::new(parts, manners)), opened)
             }
             Some(Part::Refuse { status, body }) => refused(status, body),
-            Some(Part::Event { .. } | Part::Welcome(_) | Part::Frame { .. } | Part::End) | None => {
-                match id {
-                    Some(id) => answer::json(
-                        StatusCode::OK,
-                        Fault::new(FaultKind::SessionEnded).response(&id),
-                    ),
-                    None => answer::bare(StatusCode::ACCEPTED),
-                }
-            }
+            Some(
+                Part::Event { .. }
+                | Part::OpenEvent
+                | Part::Bytes(_)
+                | Part::Close { .. }
+                | Part::Cut
+                | Part::Welcome(_)
+                | Part::Frame { .. }
+                | Part::End,
+            )
+            | None => match id {
+                Some(id) => answer::json(
+                    StatusCode::OK,
+                    Fault::new(FaultKind::SessionEnded).response(&id),
+                ),
+                None => answer::bare(StatusCode::ACCEPTED),
+            },
         }
     }
 }

@@ -14,7 +14,7 @@ use super::room::Room;
 use crate::config::{Definition, Entry, Scope, Secret, Settings};
 use crate::event::Events;
 use crate::spawn::Errand;
-use crate::upstream::http::{HttpLimits, HttpShared, HttpTransport};
+use crate::upstream::http::{HttpLimits, HttpShared, HttpTransport, Post};
 use crate::upstream::stdio::{ChildSpec, ChildView, LineBudget, StdioLimits, StdioTransport};
 use crate::upstream::{Sink, launcher_problem};
 
@@ -283,10 +283,16 @@ fn perform_http(http: &HttpTransport, output: Output, errand: &mut Errand) {
             purpose,
             route,
             repeatable,
+            stretches,
         } => {
-            http.send(
-                generation, exchange, body, purpose, route, repeatable, errand,
-            );
+            let ask = Post {
+                body,
+                purpose,
+                route,
+                repeatable,
+                stretches,
+            };
+            http.send(generation, exchange, ask, errand);
         }
         Output::Resume {
             generation,

@@ -136,8 +136,15 @@ fn wake(waiting: Option<Waker>) {
 
 fn ends(part: &Part) -> bool {
     match part {
-        Part::Accepted | Part::Json(_) | Part::Refuse { .. } | Part::End => true,
-        Part::Begin | Part::Event { .. } | Part::Welcome(_) | Part::Frame { .. } => false,
+        Part::Accepted | Part::Json(_) | Part::Refuse { .. } | Part::Cut | Part::End => true,
+        Part::Open { .. }
+        | Part::Begin
+        | Part::Event { .. }
+        | Part::OpenEvent
+        | Part::Bytes(_)
+        | Part::Close { .. }
+        | Part::Welcome(_)
+        | Part::Frame { .. } => false,
     }
 }
 
@@ -146,7 +153,15 @@ fn size_of_part(part: &Part) -> usize {
         Part::Json(body) => body.len(),
         Part::Event { data, .. } | Part::Frame { data, .. } => data.len(),
         Part::Refuse { body, .. } => body.len(),
-        Part::Accepted | Part::Begin | Part::Welcome(_) | Part::End => 0,
+        Part::Bytes(bytes) => bytes.len(),
+        Part::Accepted
+        | Part::Open { .. }
+        | Part::Begin
+        | Part::OpenEvent
+        | Part::Close { .. }
+        | Part::Cut
+        | Part::Welcome(_)
+        | Part::End => 0,
     }
 }
 

@@ -441,7 +441,9 @@ impl Rest {
     }
 
     fn keep_result(&self, call: CallId, body: &[u8], events: &Events) {
+        // One that passed is not there to be kept.
         if self.is_durable
+            && !body.is_empty()
             && let Err(error) = self.results.keep(call, body, since_epoch())
         {
             report(events, "results", &error);

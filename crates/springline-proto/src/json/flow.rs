@@ -169,9 +169,10 @@ impl Flow {
 
     /// Says whether what went by was a whole answer.
     pub fn finish(&self) -> Result<(), FlowError> {
-        match self.state {
-            State::End => Ok(()),
-            _ => Err(FlowError::Cut),
+        if matches!(self.state, State::End) {
+            Ok(())
+        } else {
+            Err(FlowError::Cut)
         }
     }
 
@@ -246,8 +247,8 @@ impl Flow {
             }
             (State::Start(0 | 3), b'{') => self.open(walk, true)?,
             (State::Start(0 | 3), b'[') => return Err(FlowError::NotAnswer("it is a batch")),
-            (State::First, b'}') if self.nesting.object => self.close(walk)?,
-            (State::First, b']') if !self.nesting.object => self.close(walk)?,
+            (State::First | State::After, b'}') if self.nesting.object => self.close(walk)?,
+            (State::First | State::After, b']') if !self.nesting.object => self.close(walk)?,
             (State::First, b'"') if self.nesting.object => self.begin_name(walk),
             (State::First, _) if self.nesting.object => return Err(self.syntax_at(walk.at)),
             (State::First | State::Value, _) => self.value(walk, byte)?,
@@ -264,8 +265,6 @@ impl Flow {
                     State::Value
                 };
             }
-            (State::After, b'}') if self.nesting.object => self.close(walk)?,
-            (State::After, b']') if !self.nesting.object => self.close(walk)?,
             _ => return Err(self.syntax_at(walk.at)),
         }
         Ok(())
@@ -313,10 +312,10 @@ impl Flow {
     }
 
     fn open(&mut self, walk: &mut Walk<'_>, object: bool) -> Result<(), FlowError> {
-        self.nesting.push(object).map_err(|error| match error {
-            ScanError::TooDeep => FlowError::TooDeep,
-            _ => self.syntax_at(walk.at),
-        })?;
+        // It fails for no other reason.
+        self.nesting
+            .push(object)
+            .map_err(|_: ScanError| FlowError::TooDeep)?;
         walk.at += 1;
         self.state = State::First;
         Ok(())

@@ -604,10 +604,10 @@ const NEAR: usize = 32;
 /// instructions of it: this is where the time of large results goes.
 fn plain_blocks(bytes: &[u8], mut at: usize) -> usize {
     while let Some(block) = bytes.get(at..).and_then(<[u8]>::first_chunk::<64>) {
-        let ends = block.iter().fold(false, |ends, &byte| {
-            ends | (byte < 0x20) | (byte == b'"') | (byte == b'\\')
+        let ends = block.iter().fold(0, |ends, &byte| {
+            ends | u8::from(byte < 0x20) | u8::from(byte == b'"') | u8::from(byte == b'\\')
         });
-        if ends {
+        if ends != 0 {
             break;
         }
         at += 64;

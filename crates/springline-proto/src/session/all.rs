@@ -323,6 +323,8 @@ impl Session {
                     upstream::Input::Call {
                         key,
                         message: routed,
+                        // Names and URIs in it may have to be rewritten.
+                        stretches: false,
                     },
                 );
             }
@@ -374,7 +376,13 @@ impl Session {
         let body = [head.as_bytes(), params, b"}"].concat();
         if let Ok(message) = Message::parse(body) {
             let key = self.call_key(number);
-            self.tell(Arc::clone(server), upstream::Input::Call { key, message });
+            let stretches = false;
+            let call = upstream::Input::Call {
+                key,
+                message,
+                stretches,
+            };
+            self.tell(Arc::clone(server), call);
         }
         number
     }

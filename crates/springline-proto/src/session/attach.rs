@@ -102,6 +102,7 @@ impl Session {
             && *reader == Some(Reader::Get(connection))
         {
             *reader = None;
+            pending.passing.leave(Reader::Get(connection));
         }
     }
 
@@ -146,10 +147,18 @@ impl Session {
         };
         let reader = Some(Reader::Get(connection));
         let before = std::mem::replace(&mut pending.outlet, Outlet::Stream(stream, reader));
+        let mut passing = pending.passing;
+        pending.passing.leave_all();
         self.resumed.insert(connection, number);
         if let Outlet::Stream(_, Some(older)) = before {
             self.forget_reader(older);
-            self.put_reader(older, Part::End);
+            // In the midst of a large event its end would be no end.
+            let ends = if passing.leave(older) {
+                Part::Cut
+            } else {
+                Part::End
+            };
+            self.put_reader(older, ends);
         }
     }
 

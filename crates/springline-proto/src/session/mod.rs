@@ -14,6 +14,7 @@ mod client;
 mod gather;
 mod notice;
 mod open;
+mod passing;
 mod port;
 mod record;
 mod report;

@@ -176,6 +176,11 @@ pub enum Part {
         /// The body.
         body: Bytes,
     },
+    /// A large JSON answer begins, status 200: its bytes follow as [`Part::Bytes`], then [`Part::End`].
+    Open {
+        /// Its length in bytes, if that is known.
+        len: Option<u64>,
+    },
     /// An event stream begins, status 200.
     Begin,
     /// One event. An empty `data` is the priming event.
@@ -187,6 +192,19 @@ pub enum Part {
         /// One message, or nothing.
         data: Pieces,
     },
+    /// A large event begins on a stream: its message follows as [`Part::Bytes`], then
+    /// [`Part::Close`].
+    OpenEvent,
+    /// The next bytes of what was opened.
+    Bytes(Bytes),
+    /// The large event is complete.
+    Close {
+        /// Its cursor.
+        id: Arc<str>,
+    },
+    /// What was opened is not completed: the connection is aborted, so that nobody takes what came
+    /// for the whole.
+    Cut,
     /// Socket: the first part.
     Welcome(Welcome),
     /// Socket: one numbered message.
@@ -232,7 +250,8 @@ pub enum Mark {
         /// The client's frame that brought it; 0 if none did.
         frame: u64,
     },
-    /// Answered on a stream, which the client may have to resume, or on the socket.
+    /// Answered on a stream, which the client may have to resume, or on the socket. Nothing, if the
+    /// answer passed and is not kept.
     Answered(Pieces),
     /// Over for everybody.
     Settled,

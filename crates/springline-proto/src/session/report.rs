@@ -30,6 +30,11 @@ impl Session {
                     self.on_answer(now, server, number, &message);
                 }
             }
+            SessionEvent::Passing { key, passing } => {
+                if let Some(number) = self.own(key) {
+                    self.on_passing(now, server, number, passing);
+                }
+            }
             SessionEvent::Failed {
                 key,
                 fault,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::client::Level;
+use super::passing::Passing;
 use super::port::{Accept, Downstream, Endpoint, Mark};
 use super::stream::Outlet;
 use super::{Phase, Session};
@@ -27,6 +28,8 @@ pub(super) struct Pending {
     /// The server that was asked; none while the session itself gathers the answer.
     pub(super) server: Option<Arc<str>>,
     pub(super) outlet: Outlet,
+    /// Whether its answer passes, and to whom.
+    pub(super) passing: Passing,
     /// When the answer becomes a stream.
     pub(super) decide_at: Option<Moment>,
     pub(super) effect: Effect,
@@ -126,8 +129,14 @@ impl Session {
             pending.server = Some(Arc::clone(&server));
             pending.effect = effect;
         }
+        let stretches = self.may_pass(number);
         let key = self.call_key(number);
-        self.tell(server, upstream::Input::Call { key, message });
+        let call = upstream::Input::Call {
+            key,
+            message,
+            stretches,
+        };
+        self.tell(server, call);
     }
 
     /// Enters a request in the table.
@@ -160,6 +169,7 @@ impl Session {
             method,
             server: None,
             outlet,
+            passing: Passing::No,
             decide_at: None,
             effect,
         };
@@ -201,11 +211,12 @@ impl Session {
     pub(super) fn fail(&mut self, now: Moment, number: u64, fault: &Fault) {
         if let Some(pending) = self.settle(number) {
             self.undo(&pending.effect);
-            if matches!(pending.outlet, Outlet::Stream(..)) {
+            let outlet = self.cut(&pending);
+            if matches!(outlet, Outlet::Stream(..)) {
                 self.faults.note(number, fault);
             }
             let body = fault.response(&pending.id);
-            self.give(now, &pending.outlet, body.into());
+            self.give(now, &outlet, body.into());
         }
     }
 
@@ -327,7 +338,8 @@ impl Session {
             return;
         };
         self.drop_asks_of(number);
-        self.end_quietly(now, &pending.outlet);
+        let outlet = self.cut(&pending);
+        self.end_quietly(now, &outlet);
         if let Some(server) = pending.server {
             let key = self.call_key(number);
             self.tell(

@@ -17,7 +17,7 @@ use crate::redelivery::StreamId;
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Where the answer to a pending request goes.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Outlet {
     /// To the pipe.
     Pipe,
@@ -66,6 +66,7 @@ impl Session {
         let Some(pending) = self.pending.get_mut(&number) else {
             return;
         };
+        pending.passing.leave(Reader::Post(exchange));
         pending.outlet = match pending.outlet {
             Outlet::Stream(stream, _) if self.redelivery.has_cursor(stream) => {
                 Outlet::Stream(stream, None)
@@ -190,6 +191,8 @@ impl Session {
     pub(super) fn has_own_stream(&self, number: u64) -> bool {
         self.pending
             .get(&number)
+            // Nothing comes between the stretches of an answer.
+            .filter(|pending| !pending.passing.has_begun())
             .is_some_and(|pending| match pending.outlet {
                 Outlet::Pipe | Outlet::Socket { .. } | Outlet::Stream(..) => true,
                 Outlet::Post(_, accept) => {

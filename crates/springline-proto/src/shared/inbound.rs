@@ -10,7 +10,7 @@ use crate::error::{Fault, FaultKind};
 use crate::json;
 use crate::message::{Kind, Message};
 use crate::method::{ListKind, Method};
-use crate::upstream::{Binding, Input, SessionEvent};
+use crate::upstream::{Binding, Input, Passing, SessionEvent};
 
 /// Who is asked something.
 #[derive(Debug)]
@@ -33,6 +33,7 @@ impl Shared {
                 self.tell_caller(key, SessionEvent::Answer { key, message });
                 self.end_wish(now, key, success);
             }
+            SessionEvent::Passing { key, passing } => self.on_passing(key, passing),
             SessionEvent::Failed {
                 key,
                 mut fault,
@@ -85,6 +86,17 @@ impl Shared {
                 }
                 self.tell_all(None, |_| common.clone());
             }
+        }
+    }
+
+    /// Only calls that change nothing here have answers that pass.
+    fn on_passing(&mut self, key: CallKey, passing: Passing) {
+        let ends = matches!(passing, Passing::End);
+        let event = SessionEvent::Passing { key, passing };
+        if ends {
+            self.tell_caller(key, event);
+        } else if let Some(binding) = self.caller(key) {
+            self.tell(&binding, event);
         }
     }
 

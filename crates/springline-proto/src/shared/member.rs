@@ -46,17 +46,21 @@ impl Shared {
                 self.adjust_level(now);
             }
             Input::Join(legacy) => self.on_join(now, binding, &legacy),
-            Input::Call { key, message } => {
+            Input::Call {
+                key,
+                message,
+                stretches,
+            } => {
                 self.bind(binding);
                 self.note_call(key, binding);
-                self.on_call(now, binding, key, message);
+                self.on_call(now, binding, key, message, stretches);
             }
             Input::Take { key, moved } => {
                 self.bind(binding);
                 self.note_call(key, binding);
                 match moved.message().cloned() {
                     Some(message) if changes_something(&message) => {
-                        self.on_call(now, binding, key, message);
+                        self.on_call(now, binding, key, message, false);
                     }
                     Some(_) | None => self.on_take(now, key, moved),
                 }

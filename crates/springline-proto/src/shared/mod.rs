@@ -281,7 +281,7 @@ impl Shared {
         self.machine.handle(now, Input::Drain(drain));
         for (_, line) in std::mem::take(&mut self.lines) {
             for (key, message) in line.into_waiting() {
-                self.machine.handle(now, Input::Call { key, message });
+                self.ask_machine(now, key, message);
             }
         }
     }

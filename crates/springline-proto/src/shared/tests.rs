@@ -79,6 +79,7 @@ fn show(event: &SessionEvent) -> String {
             let body = message.result().or(message.error()).unwrap_or_default();
             format!("answer {} {}", key.number, String::from_utf8_lossy(&body))
         }
+        SessionEvent::Passing { key, passing } => format!("passing {} {passing:?}", key.number),
         SessionEvent::Failed { key, fault, .. } => {
             format!("failed {} {}", key.number, fault.kind.as_str())
         }
@@ -196,6 +197,7 @@ impl Scene {
         let input = Input::Call {
             key: key(session, number),
             message: request(method, params),
+            stretches: true,
         };
         self.of(session, "s", input);
     }

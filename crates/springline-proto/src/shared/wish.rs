@@ -82,6 +82,7 @@ impl Shared {
         binding: &Binding,
         key: CallKey,
         message: Message,
+        stretches: bool,
     ) {
         match Self::wish_of(binding, &message) {
             Some(Wish::Subscribe(..)) if self.holds_enough(binding) => {
@@ -99,7 +100,14 @@ impl Shared {
                 );
             }
             Some(wish) => self.begin(now, key, message, wish),
-            None => self.machine.handle(now, Input::Call { key, message }),
+            None => {
+                let call = Input::Call {
+                    key,
+                    message,
+                    stretches,
+                };
+                self.machine.handle(now, call);
+            }
         }
     }
 
@@ -161,11 +169,22 @@ impl Shared {
                         line.current = Some(key);
                     }
                     self.wishes.insert(key, wish);
-                    self.machine.handle(now, Input::Call { key, message });
+                    self.ask_machine(now, key, message);
                 }
                 None => self.answer(key),
             }
         }
+    }
+
+    /// A change: its answer is read here.
+    pub(super) fn ask_machine(&mut self, now: Moment, key: CallKey, message: Message) {
+        let stretches = false;
+        let call = Input::Call {
+            key,
+            message,
+            stretches,
+        };
+        self.machine.handle(now, call);
     }
 
     /// What the server is asked for this change; nothing if it is so already.

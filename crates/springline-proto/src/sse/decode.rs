@@ -44,6 +44,10 @@ pub enum SseItem {
         /// The top-level `method` of the message in it.
         method: Option<String>,
     },
+    /// The next bytes of the data of an event that passes ([`SseDecoder::pass`]).
+    Bytes(Bytes),
+    /// The event that passes is complete; its id counts as received.
+    Passed,
 }
 
 /// Shows no content: events may carry secrets.
@@ -56,6 +60,8 @@ impl fmt::Debug for SseItem {
             Self::TooLong {
                 len_seen, event_id, ..
             } => write!(f, "TooLong(id {event_id:?}, {len_seen} bytes)"),
+            Self::Bytes(bytes) => write!(f, "Bytes({})", bytes.len()),
+            Self::Passed => f.write_str("Passed"),
         }
     }
 }
@@ -89,6 +95,9 @@ struct Pending {
     id_seen: bool,
     data: Data,
     over: Option<Box<Skim>>,
+    passing: bool,
+    /// Whether a line of what passes is over, so that another one is joined by LF.
+    joins: bool,
 }
 
 #[derive(Default)]
@@ -104,6 +113,8 @@ enum Rest {
     None,
     /// Data of an event over the bound.
     Skim,
+    /// Data of an event that passes.
+    Pass,
     Drop,
 }
 
@@ -137,6 +148,72 @@ impl SseDecoder {
         self.buffer.extend_from_slice(chunk);
     }
 
+    /// Takes the next bytes of the stream, but for those of the line at hand of an event that passes:
+    /// they are given back, and are never copied.
+    pub fn push_passing(&mut self, chunk: &Bytes) -> Option<Bytes> {
+        if self.rest != Rest::Pass || !self.buffer.is_empty() {
+            self.push(chunk);
+            return None;
+        }
+        let end = memchr::memchr2(b'\n', b'\r', chunk).unwrap_or(chunk.len());
+        self.push(chunk.get(end..).unwrap_or_default());
+        Some(chunk.slice(..end)).filter(|bytes| !bytes.is_empty())
+    }
+
+    /// The data so far of the event at hand, a copy, if it is more than `held_max` bytes of a
+    /// message.
+    pub fn begun(&self, held_max: usize) -> Option<Bytes> {
+        let pending = &self.pending;
+        let is_message = pending
+            .event
+            .as_deref()
+            .is_none_or(|event| event == "message");
+        let line = self.line_at_hand();
+        let joint = usize::from(!matches!(pending.data, Data::None));
+        let len = pending.data_len() + line.map_or(0, |line| joint + line.len());
+        if pending.passing || pending.over.is_some() || !is_message || len <= held_max {
+            return None;
+        }
+        let mut begun = BytesMut::with_capacity(len);
+        match &pending.data {
+            Data::None => {}
+            Data::One(bytes) => begun.extend_from_slice(bytes),
+            Data::Lines(bytes) => begun.extend_from_slice(bytes),
+        }
+        if let Some(line) = line {
+            begun.extend_from_slice(b"\n".get(..joint).unwrap_or_default());
+            begun.extend_from_slice(line);
+        }
+        Some(begun.freeze())
+    }
+
+    /// Lets go of what [`Self::begun`] gave: the rest of the event passes, as [`SseItem::Bytes`] and
+    /// then [`SseItem::Passed`].
+    pub fn pass(&mut self) {
+        let has_line = self.line_at_hand().is_some();
+        let pending = &mut self.pending;
+        pending.passing = true;
+        pending.joins = !has_line;
+        pending.data = Data::None;
+        if has_line {
+            self.buffer = BytesMut::new();
+            self.searched = 0;
+            self.rest = Rest::Pass;
+        }
+    }
+
+    /// The value so far of a data line whose end has not come; only between [`Self::next`]'s `None`
+    /// and the next push.
+    fn line_at_hand(&self) -> Option<&[u8]> {
+        let value = self
+            .buffer
+            .strip_prefix(b"data:")
+            .filter(|_| self.rest == Rest::None)?;
+        // The byte behind the colon decides whether a space is cut off.
+        let value = value.strip_prefix(b" ").unwrap_or(value);
+        (!value.is_empty()).then_some(value)
+    }
+
     /// The next complete event, if there is one. Not an iterator: after `None` more may come.
     #[expect(
         clippy::should_implement_trait,
@@ -147,8 +224,7 @@ impl SseDecoder {
             self.skip_joints();
             let unsearched = self.buffer.get(self.searched..).unwrap_or_default();
             let Some(at) = memchr::memchr2(b'\n', b'\r', unsearched) else {
-                self.no_end_yet();
-                return None;
+                return self.no_end_yet();
             };
             self.after_cr = unsearched.get(at) == Some(&b'\r');
             self.started = true;
@@ -194,10 +270,22 @@ impl SseDecoder {
     }
 
     /// Lets go of what need not be kept of an unfinished line.
-    fn no_end_yet(&mut self) {
+    fn no_end_yet(&mut self) -> Option<SseItem> {
+        let mut passing = None;
         let len = self.buffer.len();
         self.started |= len >= 3;
         match self.rest {
+            Rest::None if self.pending.passing => {
+                // Up to the byte behind the colon, which decides whether a space is cut off.
+                if self.buffer.starts_with(b"data:") && len > b"data: ".len() {
+                    passing = self.pass_data(len);
+                    self.rest = Rest::Pass;
+                } else if !self.buffer.starts_with(b"data:") && len > FIELD_MAX + NAME_MAX {
+                    self.field(len);
+                    self.rest = Rest::Drop;
+                    self.buffer.clear();
+                }
+            }
             Rest::None => {
                 if let Some(value) = self.buffer.strip_prefix(b"data:") {
                     let len = value.strip_prefix(b" ").unwrap_or(value).len();
@@ -216,18 +304,49 @@ impl SseDecoder {
             Rest::Skim => {
                 self.skim(len);
             }
+            Rest::Pass => passing = self.pass_bytes(len),
             Rest::Drop => self.buffer.clear(),
         }
         self.searched = self.buffer.len();
         if self.buffer.is_empty() && self.buffer.capacity() > IDLE_MAX {
             self.buffer = BytesMut::new();
         }
+        passing
+    }
+
+    /// Takes a data line of `len` bytes of an event that passes off the buffer, or the start of one.
+    fn pass_data(&mut self, len: usize) -> Option<SseItem> {
+        let (_, start) = self.field_at(len);
+        let joins = std::mem::replace(&mut self.pending.joins, false);
+        if !joins {
+            self.buffer.advance(start);
+            return self.pass_bytes(len - start);
+        }
+        let mut joined = BytesMut::with_capacity(1 + len - start);
+        joined.extend_from_slice(b"\n");
+        joined.extend_from_slice(self.buffer.get(start..len).unwrap_or_default());
+        self.buffer.advance(len);
+        Some(SseItem::Bytes(joined.freeze()))
+    }
+
+    /// Takes `len` bytes of what passes off the buffer.
+    fn pass_bytes(&mut self, len: usize) -> Option<SseItem> {
+        (len > 0).then(|| SseItem::Bytes(self.buffer.split_to(len).freeze()))
     }
 
     /// Takes a line of `len` bytes off the buffer, its end not included.
     fn line(&mut self, len: usize) -> Option<SseItem> {
         match std::mem::replace(&mut self.rest, Rest::None) {
             Rest::None if len == 0 => return self.dispatch(),
+            Rest::None if self.pending.passing && self.field_at(len).0 == Field::Data => {
+                let item = self.pass_data(len);
+                self.pending.joins = true;
+                return item;
+            }
+            Rest::Pass => {
+                self.pending.joins = true;
+                return self.pass_bytes(len);
+            }
             Rest::None if self.field_at(len).0 == Field::Data => self.data(len),
             Rest::None => {
                 self.field(len);
@@ -325,6 +444,10 @@ impl SseDecoder {
         let id_seen = std::mem::replace(&mut pending.id_seen, false);
         self.last_id.clone_from(&pending.id);
         let id = pending.id.clone();
+        pending.joins = false;
+        if std::mem::take(&mut pending.passing) {
+            return Some(SseItem::Passed);
+        }
         if let Some(skim) = pending.over.take() {
             return Some(SseItem::TooLong {
                 len_seen: skim.seen(),

@@ -223,7 +223,7 @@ impl Upstream {
     }
 
     /// Whether the answer to this call may still come on this exchange.
-    fn awaits(&self, key: CallKey, exchange: ExchangeId) -> bool {
+    pub(super) fn awaits(&self, key: CallKey, exchange: ExchangeId) -> bool {
         self.pending.get(&key).is_some_and(
             |pending| matches!(pending.place, Place::Sent { exchange: with, .. } if with == exchange),
         )
@@ -251,7 +251,9 @@ impl Upstream {
             End::StreamEnded {
                 last_event_id: Some(id),
                 retry,
-            } if held.may_resume(&id, self.config.settings.resume_attempts_max) => {
+            } if held.may_resume(&id, self.config.settings.resume_attempts_max)
+                && !self.is_passing(key) =>
+            {
                 self.resume_stream(generation, exchange, id, retry);
             }
             other @ (End::Accepted
@@ -297,7 +299,8 @@ impl Upstream {
     /// The verdict: refused, never sent, or unknown (DESIGN.md section 5, replay classes).
     fn judge(&mut self, now: Moment, held: &Exchange, key: CallKey, end: End) {
         let generation = held.generation;
-        let taken = held.from.is_some();
+        // An answer that has begun is of a request that was taken, too.
+        let taken = held.from.is_some() || self.is_passing(key);
         match end {
             End::NotSent { cause } if !taken => self.judge_unsent(now, generation, key, &cause),
             End::Refused(refusal) if !taken => self.judge_refused(now, generation, key, &refusal),

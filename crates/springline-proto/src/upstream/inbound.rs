@@ -77,7 +77,7 @@ impl Upstream {
         }
     }
 
-    fn note_answered(&mut self, generation: Generation) {
+    pub(super) fn note_answered(&mut self, generation: Generation) {
         if let Some(instance) = self.instances.get_mut(&generation)
             && !std::mem::replace(&mut instance.answered, true)
         {
@@ -200,6 +200,9 @@ impl Upstream {
         let key = id.and_then(|id| self.by_id.get(&id).copied());
         let original = key.and_then(|key| {
             let pending = self.pending.get_mut(&key)?;
+            if pending.is_passing() {
+                return None;
+            }
             let Place::Sent {
                 generation: with, ..
             } = pending.place
@@ -257,9 +260,10 @@ impl Upstream {
         if !self.is_heard(generation, exchange) {
             return;
         }
-        let by_id = id
-            .and_then(|id| parse_id(id))
-            .and_then(|id| self.by_id.get(&id).copied());
+        let by_id = || self.by_id.get(&parse_id(id?)?).copied();
+        let by_id = exchange
+            .and_then(|exchange| self.passing_on(exchange))
+            .or_else(by_id);
         let key = by_id.filter(|key| {
             self.pending
                 .get(key)
@@ -289,6 +293,6 @@ fn is_sent_to(pending: &Pending, generation: Generation) -> bool {
 }
 
 /// Our own ids are plain integers; anything else was never ours.
-fn parse_id(raw: &[u8]) -> Option<UpstreamId> {
+pub(super) fn parse_id(raw: &[u8]) -> Option<UpstreamId> {
     std::str::from_utf8(raw).ok()?.parse().ok().map(UpstreamId)
 }

@@ -21,6 +21,7 @@ mod inbound;
 mod instance;
 mod listen;
 mod loss;
+mod passing;
 mod pending;
 mod port;
 mod record;
@@ -35,7 +36,8 @@ use std::sync::Arc;
 
 pub use self::drain::{Drain, Legacy, Moved};
 pub use self::port::{
-    Binding, End, Event, Hello, Input, Output, Purpose, Refusal, Route, SessionEvent,
+    Binding, End, Event, Hello, Input, Output, Passing, Purpose, Refusal, Route, SessionEvent,
+    Stretch,
 };
 pub use self::record::Record;
 pub(crate) use self::share::share_settings;
@@ -216,7 +218,11 @@ impl Upstream {
         }
         match input {
             Input::Start { key, hello } => self.on_start(now, key, hello),
-            Input::Call { key, message } => self.on_call(now, key, message),
+            Input::Call {
+                key,
+                message,
+                stretches,
+            } => self.on_call(now, key, message, stretches),
             Input::Notify { message } => self.on_notify(now, message.bytes().clone().into()),
             Input::Reply {
                 generation,
@@ -270,6 +276,11 @@ impl Upstream {
             } => {
                 self.on_message(now, generation, exchange, message);
             }
+            Input::Stretch {
+                generation,
+                exchange,
+                stretch,
+            } => self.on_stretch(now, generation, exchange, stretch),
             Input::Ended {
                 generation,
                 exchange,
@@ -326,7 +337,7 @@ impl Upstream {
         let moves = matches!(self.drain, Some(Drain::Move));
         match input {
             Input::Start { key, hello } if moves => self.pass_on_start(now, key, hello),
-            Input::Call { key, message } if moves => self.pass_on(now, key, message),
+            Input::Call { key, message, .. } if moves => self.pass_on(now, key, message),
             Input::Take { key, moved } if moves => self.pass_on_moved(key, moved),
             Input::Drain(drain) => self.drain = Some(drain),
             // It may have been closed without, with a record of before at rest.

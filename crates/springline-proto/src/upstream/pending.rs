@@ -47,12 +47,23 @@ pub(super) enum Place {
     },
 }
 
+/// Whether a large answer goes by in stretches.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Stretches {
+    /// It is held, and comes as one message.
+    Never,
+    Allowed,
+    /// Some of it has passed: there can be no other answer, and no second try (I1).
+    Begun,
+}
+
 /// A request that is not answered yet.
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
     pub(super) task: Task,
     pub(super) method: Method,
     pub(super) place: Place,
+    pub(super) stretches: Stretches,
     /// It was sent again once: the replay budget is spent (I5).
     pub(super) replayed: bool,
     /// It was sent again after an unknown outcome: whatever a later answer says, the first one may
@@ -77,6 +88,7 @@ impl Pending {
             task,
             method,
             place: Place::Waiting,
+            stretches: Stretches::Never,
             replayed: false,
             may_have_run: false,
             credential_epoch: 0,
@@ -120,6 +132,11 @@ impl Pending {
             Outcome::NotExecuted if self.may_have_run => Outcome::Unknown,
             Outcome::NotExecuted | Outcome::Unknown | Outcome::Executed => last,
         }
+    }
+
+    /// Whether its answer has begun to pass.
+    pub(super) fn is_passing(&self) -> bool {
+        self.stretches == Stretches::Begun
     }
 
     /// Whether it may be sent again though it may have run (I4).

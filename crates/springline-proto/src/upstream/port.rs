@@ -2,6 +2,7 @@
 //!
 //! Drivers and the simulator speak these values; neither decides anything of the protocol.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -67,6 +68,8 @@ pub enum Input {
         key: CallKey,
         /// The request, with the client's own id and progress token.
         message: Message,
+        /// Whether a large answer may come in stretches: nothing in it is to be read or rewritten.
+        stretches: bool,
     },
     /// A notification of a client. Dropped if no generation is ready.
     Notify {
@@ -165,6 +168,17 @@ pub enum Input {
         /// The message.
         message: Message,
     },
+    /// Driver: a stretch of an answer that is too large to be held. Only on an exchange whose
+    /// [`Output::Send`] allowed it, and until [`Stretch::End`] nothing else comes on it but its end or
+    /// [`Input::Garbled`], which then is about this answer.
+    Stretch {
+        /// From which instance.
+        generation: Generation,
+        /// On which exchange.
+        exchange: ExchangeId,
+        /// What.
+        stretch: Stretch,
+    },
     /// Driver: an exchange is over. Nothing more comes on it.
     Ended {
         /// Of which instance.
@@ -212,6 +226,37 @@ pub enum Input {
     },
     /// The deadline that the machine named has come.
     Timer,
+}
+
+/// A stretch of an answer that goes by and is not held. All of them together are one JSON-RPC answer,
+/// validated as far as it came.
+#[derive(Clone, Eq, PartialEq)]
+pub enum Stretch {
+    /// It is an answer, and these are its first bytes.
+    Begin {
+        /// Its id, raw, if that stands at the front.
+        id: Option<Bytes>,
+        /// Its length in bytes, id included, if that is known.
+        len: Option<u64>,
+    },
+    /// Bytes that pass unchanged (I13).
+    Bytes(Bytes),
+    /// The id stands here, raw. Comes once, also when [`Stretch::Begin`] told it.
+    Id(Bytes),
+    /// It is complete.
+    End,
+}
+
+/// Shows no content: results may carry secrets.
+impl fmt::Debug for Stretch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Begin { len, .. } => write!(f, "Begin({len:?} bytes)"),
+            Self::Bytes(bytes) => write!(f, "Bytes({})", bytes.len()),
+            Self::Id(_) => f.write_str("Id"),
+            Self::End => f.write_str("End"),
+        }
+    }
 }
 
 /// How an exchange ended.
@@ -309,6 +354,8 @@ pub enum Output {
         route: Route,
         /// Whether it may go on a connection that could be closing (it is safe to repeat).
         repeatable: bool,
+        /// Whether a large answer may be reported as [`Input::Stretch`].
+        stretches: bool,
     },
     /// HTTP: resume the broken stream of an exchange by GET after a pause.
     Resume {
@@ -405,6 +452,14 @@ pub enum SessionEvent {
         /// The answer; the session puts the client's id in.
         message: Message,
     },
+    /// A stretch of the answer to a call. After [`Passing::Begin`] comes [`Passing::End`], or
+    /// [`SessionEvent::Failed`]: then what passed is no answer, and the client must see that.
+    Passing {
+        /// The call.
+        key: CallKey,
+        /// What.
+        passing: Passing,
+    },
     /// A call, or a start, ended in an error of ours.
     Failed {
         /// The call.
@@ -465,6 +520,34 @@ pub enum SessionEvent {
         /// Its pages, raw `result` objects in order.
         pages: Vec<Bytes>,
     },
+}
+
+/// A stretch of an answer on its way to a session.
+#[derive(Clone, Eq, PartialEq)]
+pub enum Passing {
+    /// An answer begins.
+    Begin {
+        /// Its length in bytes without its id, if that is known.
+        len: Option<u64>,
+    },
+    /// Bytes that pass unchanged.
+    Bytes(Bytes),
+    /// The client's id goes here.
+    Id,
+    /// It is complete: the call is answered.
+    End,
+}
+
+/// Shows no content: results may carry secrets.
+impl fmt::Debug for Passing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Begin { len } => write!(f, "Begin({len:?} bytes)"),
+            Self::Bytes(bytes) => write!(f, "Bytes({})", bytes.len()),
+            Self::Id => f.write_str("Id"),
+            Self::End => f.write_str("End"),
+        }
+    }
 }
 
 /// Something that an operator may want to know; the list of events is this type.

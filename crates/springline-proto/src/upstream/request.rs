@@ -11,7 +11,7 @@ use crate::message::Message;
 use crate::method::Method;
 use crate::settings::UpstreamSettings;
 use crate::upstream::exchange::{Aim, Exchange};
-use crate::upstream::pending::{Pending, Place, Task};
+use crate::upstream::pending::{Pending, Place, Stretches, Task};
 use crate::upstream::port::{Event, Output, Purpose};
 use crate::upstream::{Phase, Transport, Upstream};
 
@@ -22,7 +22,7 @@ pub(super) fn pause(settings: &UpstreamSettings, tries: u32) -> Duration {
 }
 
 impl Upstream {
-    pub(super) fn on_call(&mut self, now: Moment, key: CallKey, message: Message) {
+    pub(super) fn on_call(&mut self, now: Moment, key: CallKey, message: Message, stretches: bool) {
         self.last_use = self.last_use.max(now);
         if self.waiting.len() >= self.config.settings.waiting_max {
             self.tell_failed(key, Fault::new(FaultKind::TooManyPending), None);
@@ -33,6 +33,9 @@ impl Upstream {
             .map_or(Method::Other, |name| Method::parse(&name));
         self.used |= method.is_use();
         self.accept(now, key, Task::Client(message), method);
+        if stretches && let Some(pending) = self.pending.get_mut(&key) {
+            pending.stretches = Stretches::Allowed;
+        }
     }
 
     /// Takes a request in; `advance` sends it when an instance is ready.
@@ -69,6 +72,7 @@ impl Upstream {
         pending.heard(now);
         let repeatable = pending.is_repeatable(&self.config.settings);
         let is_client = !pending.is_internal();
+        let stretches = pending.stretches == Stretches::Allowed;
         let body = render(&pending.task, id.0);
         self.by_id.insert(id, key);
         self.exchanges
@@ -85,6 +89,7 @@ impl Upstream {
             purpose: Purpose::Request,
             route,
             repeatable,
+            stretches,
         });
     }
 
@@ -108,6 +113,7 @@ impl Upstream {
             purpose,
             route,
             repeatable,
+            stretches: false,
         });
         exchange
     }
@@ -287,7 +293,7 @@ impl Upstream {
         let Some(pending) = self.pending.get_mut(&key) else {
             return false;
         };
-        if pending.replayed {
+        if pending.replayed || pending.is_passing() {
             return false;
         }
         pending.replayed = true;

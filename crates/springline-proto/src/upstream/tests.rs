@@ -7,6 +7,7 @@ mod child;
 mod drain;
 mod end;
 mod fault;
+mod passing;
 mod recovery;
 mod resume;
 mod travel;
@@ -19,8 +20,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::{
-    Drain, End, Hello, Input, Output, Record, Refusal, SessionEvent, Transport, Upstream,
-    UpstreamConfig,
+    Drain, End, Hello, Input, Output, Passing, Record, Refusal, SessionEvent, Stretch, Transport,
+    Upstream, UpstreamConfig,
 };
 use crate::call::{CallKey, ExchangeId, Generation, Moment, SessionKey};
 use crate::error::{Fault, FaultKind};
@@ -224,6 +225,7 @@ impl Script {
                 Input::Call {
                     key: key(number),
                     message: message(text),
+                    stretches: true,
                 }
             }
             ["notify"] => Input::Notify {
@@ -325,6 +327,38 @@ impl Script {
             ["error", code, ref text @ ..] => {
                 let text = text.join(" ");
                 Some(format!(r#""error":{{"code":{code},"message":"{text}"}}"#))
+            }
+            ["passes", what, ref rest @ ..] => {
+                let bytes = |text: &str| Bytes::from(text.replace("ID", &sent.id));
+                let stretch = match (what, rest) {
+                    ("begin", []) => Stretch::Begin {
+                        id: None,
+                        len: None,
+                    },
+                    ("begin", [id]) => Stretch::Begin {
+                        id: Some(bytes(id)),
+                        len: Some(1000),
+                    },
+                    ("id", [id]) => Stretch::Id(bytes(id)),
+                    ("bytes", text) => Stretch::Bytes(bytes(&text.join(" "))),
+                    _ => Stretch::End,
+                };
+                let exchange = ExchangeId(exchange);
+                return Input::Stretch {
+                    generation,
+                    exchange,
+                    stretch,
+                };
+            }
+            ["noise", ref cause @ ..] => {
+                let cause = cause.join(" ").into();
+                return Input::Garbled {
+                    generation,
+                    exchange: Some(ExchangeId(exchange)),
+                    id: None,
+                    cause,
+                    too_large: false,
+                };
             }
             ["says", ref text @ ..] => {
                 let message = message(text.join(" "));
@@ -484,6 +518,14 @@ fn show_event(event: &SessionEvent) -> Option<String> {
     Some(match event {
         SessionEvent::Started { key, .. } => format!("started {}", key.number),
         SessionEvent::Answer { key, .. } => format!("answer {}", key.number),
+        SessionEvent::Passing { key, passing } => match passing {
+            Passing::Begin { len } => format!("begin {} {len:?}", key.number),
+            Passing::Bytes(bytes) => {
+                format!("bytes {} {}", key.number, String::from_utf8_lossy(bytes))
+            }
+            Passing::Id => format!("id {}", key.number),
+            Passing::End => format!("answered {}", key.number),
+        },
         SessionEvent::Failed {
             key,
             fault,

@@ -190,7 +190,11 @@ impl State {
         );
         let key = key(number as u64);
         match Message::parse(text) {
-            Ok(message) => self.feed(Input::Call { key, message }),
+            Ok(message) => self.feed(Input::Call {
+                key,
+                message,
+                stretches: false,
+            }),
             Err(error) => broken("I13", error.to_string()),
         }
     }

@@ -429,7 +429,13 @@ impl World {
         };
         let number = u64::MAX;
         let key = CallKey { session, number };
-        copy.handle(self.now, UpstreamInput::Call { key, message });
+        let stretches = false;
+        let call = UpstreamInput::Call {
+            key,
+            message,
+            stretches,
+        };
+        copy.handle(self.now, call);
         let mut subscribes = false;
         while let Some(output) = copy.poll() {
             if let UpstreamOutput::Send { body, .. } = output {

@@ -40,6 +40,14 @@ fn is_fated(fate: &Fate, own: Option<Heard>, data: &Bytes) -> bool {
     }
 }
 
+/// Whether this may come between the bytes of a large answer, or behind them.
+fn may_follow(part: &Part) -> bool {
+    matches!(
+        part,
+        Part::Bytes(_) | Part::Close { .. } | Part::End | Part::Cut
+    )
+}
+
 fn broken(rule: &'static str, what: String) -> Result<(), Violation> {
     Err(Violation::new(rule, what))
 }
@@ -91,6 +99,9 @@ impl World {
             return Ok(());
         };
         let (call, foreign) = (line.call, line.foreign);
+        if line.open.is_some() && !may_follow(&part) {
+            return broken("I1", format!("{part:?} in the midst of an answer"));
+        }
         match part {
             Part::Accepted => {
                 let confirms = line.confirms;
@@ -137,16 +148,65 @@ impl World {
                 }
                 self.see_event(at, way, call, id, data.to_bytes())
             }
+            Part::Open { .. }
+            | Part::OpenEvent
+            | Part::Bytes(_)
+            | Part::Close { .. }
+            | Part::Cut => self.see_passing(at, way, call, part),
             // No client of this scene speaks in frames.
             Part::Welcome(_) | Part::Frame { .. } => broken("I1", "a frame".to_owned()),
-            Part::End => {
-                self.forget_line(at, way);
-                match (way, call) {
-                    (Way::Post(_), Some(number)) => self.see_end(number),
-                    _ => Ok(()),
-                }
-            }
+            Part::End => self.see_last(at, way),
         }
+    }
+
+    /// A stream is over, or a large answer.
+    fn see_last(&mut self, at: usize, way: Way) -> Result<(), Violation> {
+        let Some(line) = self.line(at, way) else {
+            return Ok(());
+        };
+        let (open, is_event, call) = (line.open.take(), line.begun, line.call);
+        self.forget_line(at, way);
+        match (open, way, call) {
+            (Some((body, len)), _, Some(number)) => {
+                let is_whole = len.is_none_or(|len| len == body.len() as u64);
+                if is_event || !is_whole {
+                    let what = format!("call {number}: an end in the midst of its answer");
+                    return broken("I1", what);
+                }
+                self.see_answer(number, body.into())
+            }
+            (None, Way::Post(_), Some(number)) => self.see_end(number),
+            _ => Ok(()),
+        }
+    }
+
+    /// A large answer comes as it comes.
+    fn see_passing(
+        &mut self,
+        at: usize,
+        way: Way,
+        call: Option<usize>,
+        part: Part,
+    ) -> Result<(), Violation> {
+        let Some((number, line)) = call.zip(self.line(at, way)) else {
+            return broken("I1", format!("{part:?} for no call"));
+        };
+        match (part, &mut line.open) {
+            (Part::Open { len }, None) if !line.begun => line.open = Some((Vec::new(), len)),
+            (Part::OpenEvent, None) if line.begun => line.open = Some((Vec::new(), None)),
+            (Part::Bytes(bytes), Some((body, _))) => body.extend_from_slice(&bytes),
+            (Part::Close { id }, Some((body, _))) if line.begun => {
+                let data = Bytes::from(std::mem::take(body));
+                line.open = None;
+                return self.see_event(at, way, call, Some(id), data);
+            }
+            (Part::Cut, Some(_)) => {
+                self.forget_line(at, way);
+                self.stack.calls[number].broken = true;
+            }
+            (part, _) => return broken("I1", format!("call {number}: {part:?} out of place")),
+        }
+        Ok(())
     }
 
     fn is_cancelled(&self, number: usize) -> bool {

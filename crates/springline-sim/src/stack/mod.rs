@@ -101,6 +101,8 @@ struct Line {
     confirms: bool,
     /// It names a cursor that is not its own.
     foreign: bool,
+    /// What has come of a large answer, and its length if that was told.
+    open: Option<(Vec<u8>, Option<u64>)>,
 }
 
 /// Clients, sessions, and what is at rest.

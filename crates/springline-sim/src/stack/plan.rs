@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use springline_proto::settings::SessionSettings;
 
-use crate::plan::{Ask, LossForm, Plan, Rates, settings};
+use crate::plan::{Ask, Large, LossForm, Plan, Rates, settings};
 use crate::random::Random;
 
 /// How a client is attached and what it speaks to.
@@ -160,6 +160,7 @@ impl StackPlan {
         settings.ask_timeout = settings.ask_wait * 3;
         let lag = random.pick(&[0, 100, 3_000]);
         let base = Plan {
+            large: Large::draw(seed),
             seats: Vec::new(),
             settings: upstream,
             rates,

@@ -65,8 +65,13 @@ async fn eight_mebibytes_pass_in_both_directions_over_http() {
     let text = "é\\n0123456789".repeat(8 * 1024 * 1024 / 14);
     let arguments = format!(r#"{{"text":"{text}"}}"#);
     for form in [Answers::Auto, Answers::Sse] {
-        server.faults().set(|settings| settings.answers = form);
-        assert_faithful(&client, &arguments).await;
+        for id_last in [false, true] {
+            server.faults().set(|settings| {
+                settings.answers = form;
+                settings.id_last = id_last;
+            });
+            assert_faithful(&client, &arguments).await;
+        }
     }
 }
 

@@ -451,6 +451,21 @@ impl Flow {
         }
     }
 
+    /// The rest as it came, and whether it came to a proper end.
+    pub(crate) async fn rest(mut self) -> (Vec<u8>, bool) {
+        loop {
+            match soon("more of an answer", self.body.frame()).await {
+                Some(Ok(frame)) => {
+                    if let Some(data) = frame.data_ref() {
+                        self.held.extend_from_slice(data);
+                    }
+                }
+                Some(Err(_)) => return (self.held, false),
+                None => return (self.held, true),
+            }
+        }
+    }
+
     /// The rest, whole.
     pub(crate) async fn whole(mut self) -> Answer {
         while self.more().await {}

@@ -21,6 +21,7 @@ mod exchange;
 mod fidelity;
 mod global;
 mod harness;
+mod large;
 mod load;
 mod loss;
 mod outage;

@@ -12,12 +12,14 @@ use http::header::{self, HeaderMap};
 use springline_proto::error::sanitise;
 use springline_proto::json::{Skim, Span, elements};
 use springline_proto::message::{Kind, Message, ParseError, ParseErrorKind};
+use springline_proto::settings::HELD_MAX;
 use springline_proto::sse::{SseDecoder, SseItem};
-use springline_proto::upstream::{End, Purpose, Refusal};
+use springline_proto::upstream::{End, Purpose, Refusal, Stretch};
 
 use super::body::{Collected, Inflow, drain};
 use super::exchange::Exchange;
 use super::request::Answer;
+use super::stretch::{LargeEvents, Passed, pass_body};
 
 /// A minted session id longer than this is refused; real ones have 32 to 64 characters.
 const SESSION_ID_MAX: usize = 1024;
@@ -68,7 +70,12 @@ fn kind_of(headers: &HeaderMap) -> String {
 
 /// Reads the answer to a POST and reports what it holds. Cancel safe: dropping it closes the
 /// connection.
-pub(super) async fn read_post(exchange: &Exchange, purpose: Purpose, answer: Answer) -> End {
+pub(super) async fn read_post(
+    exchange: &Exchange,
+    purpose: Purpose,
+    stretches: bool,
+    answer: Answer,
+) -> End {
     // What is rare is boxed: the future of a call is made and moved for each.
     if !answer.status.is_success() {
         return End::Refused(Box::pin(refusal(exchange, answer)).await);
@@ -86,8 +93,10 @@ pub(super) async fn read_post(exchange: &Exchange, purpose: Purpose, answer: Ans
         return Box::pin(accepted(exchange, answer)).await;
     }
     match Media::of(&answer.headers) {
-        Media::EventStream if awaits => Box::pin(read_stream(exchange, answer, None)).await,
-        Media::Json | Media::Unnamed => read_json(exchange, awaits, answer).await,
+        Media::EventStream if awaits => {
+            Box::pin(read_stream(exchange, answer, None, stretches)).await
+        }
+        Media::Json | Media::Unnamed => read_json(exchange, awaits, stretches, answer).await,
         Media::EventStream | Media::Other if !awaits => Box::pin(accepted(exchange, answer)).await,
         Media::Other if purpose == Purpose::Initialize => {
             End::Refused(Box::pin(refusal(exchange, answer)).await)
@@ -113,7 +122,7 @@ pub(super) async fn read_get(exchange: &Exchange, answer: Answer, from: Option<A
         return End::Refused(refusal(exchange, answer).await);
     }
     if Media::of(&answer.headers) == Media::EventStream {
-        return read_stream(exchange, answer, from).await;
+        return read_stream(exchange, answer, from, false).await;
     }
     broken(format!(
         "{} to a GET, which is no event stream",
@@ -128,7 +137,7 @@ async fn accepted(exchange: &Exchange, mut answer: Answer) -> End {
     End::Accepted
 }
 
-async fn read_json(exchange: &Exchange, awaits: bool, answer: Answer) -> End {
+async fn read_json(exchange: &Exchange, awaits: bool, stretches: bool, answer: Answer) -> End {
     let what = || describe(answer.status, &answer.headers);
     let mut inflow = match Inflow::new(answer.body, &answer.headers) {
         Ok(inflow) => inflow,
@@ -141,13 +150,36 @@ async fn read_json(exchange: &Exchange, awaits: bool, answer: Answer) -> End {
             ));
         }
     };
-    let body = match inflow.collect(exchange.wire.limits.body_max).await {
+    let body_max = exchange.wire.limits.body_max;
+    let held_max = if stretches {
+        HELD_MAX.min(body_max)
+    } else {
+        body_max
+    };
+    let collected = match inflow.collect(body_max, held_max).await {
+        Ok(Collected::More(begun)) => {
+            let passed = Box::pin(pass_body(exchange, &mut inflow, begun)).await;
+            match passed {
+                Passed::Whole => {
+                    let after = (answer.after, inflow.into_body());
+                    after.0.give_back(&exchange.wire, after.1);
+                    exchange.stretch(Stretch::End);
+                    return End::Complete;
+                }
+                Passed::Ended(end) => return end,
+                Passed::Not(begun) => inflow.collect_on(begun, body_max).await,
+            }
+        }
+        other => other,
+    };
+    let body = match collected {
         Ok(Collected::Whole(body)) => body,
+        // The bounds are the same: it cannot be.
+        Ok(Collected::More(_)) => return End::Complete,
         Ok(Collected::TooLarge { seen, id }) => {
-            let max = exchange.wire.limits.body_max;
             exchange.garbled(
                 id,
-                format!("{} with {seen} bytes or more, over {max}", what()),
+                format!("{} with {seen} bytes or more, over {body_max}", what()),
                 true,
             );
             return End::Complete;
@@ -196,7 +228,12 @@ fn report(exchange: &Exchange, body: &Bytes) -> Result<(), ParseError> {
 }
 
 /// Reports each message of an event stream as it comes. `from` is the event id at which it begins.
-async fn read_stream(exchange: &Exchange, answer: Answer, from: Option<Arc<str>>) -> End {
+async fn read_stream(
+    exchange: &Exchange,
+    answer: Answer,
+    from: Option<Arc<str>>,
+    stretches: bool,
+) -> End {
     let mut inflow = match Inflow::new(answer.body, &answer.headers) {
         Ok(inflow) => inflow,
         Err(coding) => {
@@ -207,18 +244,22 @@ async fn read_stream(exchange: &Exchange, answer: Answer, from: Option<Arc<str>>
         }
     };
     let mut decoder = SseDecoder::new(exchange.wire.limits.body_max);
+    let mut large = LargeEvents::new(exchange, stretches);
     let whole = loop {
-        match inflow.next().await {
+        match large.next(&mut inflow).await {
             None => break true,
             Some(Err(error)) => {
                 tracing::debug!(server = %exchange.wire.server, %error, "an event stream broke");
                 break false;
             }
             Some(Ok(chunk)) => {
-                decoder.push(&chunk);
+                large.push(&mut decoder, &chunk);
                 while let Some(item) = decoder.next() {
-                    report_event(exchange, item);
+                    if let Some(item) = large.take(item) {
+                        report_event(exchange, item);
+                    }
                 }
+                large.begin(&mut decoder);
             }
         }
     };
@@ -249,6 +290,8 @@ fn report_event(exchange: &Exchange, item: SseItem) {
                 }
             }
         }
+        // Taken before.
+        SseItem::Bytes(_) | SseItem::Passed => {}
         SseItem::TooLong { len_seen, id, .. } => {
             let max = exchange.wire.limits.body_max;
             exchange.garbled(

@@ -136,9 +136,13 @@ impl Inflow {
         (!out.is_empty()).then(|| Ok(out.into()))
     }
 
-    /// Reads the whole body into one buffer of at most `max` bytes. What is larger is not kept, but
-    /// searched for the id of the answer.
-    pub(super) async fn collect(&mut self, max: usize) -> Result<Collected, BodyError> {
+    /// Reads the whole body into one buffer of at most `held_max` bytes. Of a larger one, what was
+    /// read is given back; over `max`, it is not kept, but searched for the id of the answer.
+    pub(super) async fn collect(
+        &mut self,
+        max: usize,
+        held_max: usize,
+    ) -> Result<Collected, BodyError> {
         let announced = match self.coding {
             Coding::Plain => self.body.left(),
             Coding::Gzip { .. } => None,
@@ -146,6 +150,9 @@ impl Inflow {
         let announced = announced.map(|len| usize::try_from(len).unwrap_or(usize::MAX));
         if announced.is_some_and(|len| len > max) {
             return Box::pin(self.skim(&[], max)).await;
+        }
+        if announced.is_some_and(|len| len > held_max) {
+            return Ok(Collected::More(Bytes::new()));
         }
         if let Some(len) = announced {
             let whole = self.body.whole(len).await;
@@ -158,8 +165,35 @@ impl Inflow {
             if buffer.len() > max {
                 return Box::pin(self.skim(&buffer, max)).await;
             }
+            if buffer.len() > held_max {
+                return Ok(Collected::More(buffer.freeze()));
+            }
         }
         Ok(Collected::Whole(buffer.freeze()))
+    }
+
+    /// The same behind what was read already, up to `max` bytes in all.
+    pub(super) async fn collect_on(
+        &mut self,
+        begun: Bytes,
+        max: usize,
+    ) -> Result<Collected, BodyError> {
+        let mut buffer = BytesMut::from(begun);
+        while let Some(chunk) = self.next().await {
+            buffer.extend_from_slice(&chunk?);
+            if buffer.len() > max {
+                return Box::pin(self.skim(&buffer, max)).await;
+            }
+        }
+        Ok(Collected::Whole(buffer.freeze()))
+    }
+
+    /// How many bytes are to come, if the head said so.
+    pub(super) fn left(&self) -> Option<u64> {
+        match self.coding {
+            Coding::Plain => self.body.left(),
+            Coding::Gzip { .. } => None,
+        }
     }
 
     async fn skim(&mut self, begun: &[u8], max: usize) -> Result<Collected, BodyError> {
@@ -206,6 +240,8 @@ impl Inflow {
 /// A collected body.
 pub(super) enum Collected {
     Whole(Bytes),
+    /// It is larger than may be held; what was read of it.
+    More(Bytes),
     TooLarge {
         /// Bytes that were seen.
         seen: u64,

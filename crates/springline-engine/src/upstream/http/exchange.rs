@@ -11,12 +11,12 @@ use http::Method;
 use springline_proto::call::{ExchangeId, Generation};
 use springline_proto::json::Pieces;
 use springline_proto::message::Message;
-use springline_proto::upstream::{End, Input, Purpose, Route};
+use springline_proto::upstream::{End, Input, Route, Stretch};
 
 use super::answer::{read_get, read_post};
 use super::body::drain;
 use super::request::{Ask, request};
-use super::{DeleteOutcome, Instance, Wire};
+use super::{DeleteOutcome, Instance, Post, Wire};
 
 /// An exchange under way.
 pub(super) struct Exchange {
@@ -28,20 +28,21 @@ pub(super) struct Exchange {
 
 impl Exchange {
     /// Sends a message and reads its answer.
-    pub(super) async fn post(self, body: Pieces, purpose: Purpose, route: Route, repeatable: bool) {
+    pub(super) async fn post(self, post: Post) {
+        let (purpose, stretches) = (post.purpose, post.stretches);
         let ask = Ask {
             method: Method::POST,
-            body,
-            route,
+            body: post.body,
+            route: post.route,
             last_event_id: None,
-            repeatable,
+            repeatable: post.repeatable,
             alone: false,
         };
         let sent = request(&self.wire, &self.instance, &ask).await;
         // The answer may be a stream of hours; the message is not kept for it.
         drop(ask);
         let end = match sent {
-            Ok(answer) => read_post(&self, purpose, answer).await,
+            Ok(answer) => read_post(&self, purpose, stretches, answer).await,
             Err(end) => end,
         };
         self.ended(end);
@@ -80,6 +81,14 @@ impl Exchange {
             generation: self.generation,
             exchange: Some(self.id),
             message,
+        });
+    }
+
+    pub(super) fn stretch(&self, stretch: Stretch) {
+        self.wire.sink.input(Input::Stretch {
+            generation: self.generation,
+            exchange: self.id,
+            stretch,
         });
     }
 

@@ -19,7 +19,9 @@ mod pool;
 mod proxy;
 mod request;
 mod site;
+mod stretch;
 mod tls;
+mod window;
 
 #[cfg(test)]
 mod tests;
@@ -261,6 +263,21 @@ impl Instance {
     }
 }
 
+/// One message to the server, as the machine's output says it.
+#[derive(Debug)]
+pub struct Post {
+    /// The message.
+    pub body: Pieces,
+    /// What for.
+    pub purpose: Purpose,
+    /// Headers of the session.
+    pub route: Route,
+    /// Whether it may go on a connection that could be closing.
+    pub repeatable: bool,
+    /// Whether a large answer may be reported in stretches.
+    pub stretches: bool,
+}
+
 /// The HTTP side of one upstream. Methods return at once and need a tokio runtime; what happens is
 /// reported to the sink, also from inside a call.
 pub struct HttpTransport {
@@ -329,24 +346,16 @@ impl HttpTransport {
         self.wire.sink.input(Input::Opened { generation });
     }
 
-    /// Sends one message by POST. `repeatable` says whether it may go on a connection that could be
-    /// closing. `errand` may take the exchange along, if it has room.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the fields of the machine's output, and who may run it"
-    )]
+    /// Sends one message. `errand` may take the exchange along, if it has room.
     pub fn send(
         &self,
         generation: Generation,
         exchange: ExchangeId,
-        body: Pieces,
-        purpose: Purpose,
-        route: Route,
-        repeatable: bool,
+        post: Post,
         errand: &mut Errand,
     ) {
         self.start(generation, exchange, "http exchange", errand, |exchange| {
-            exchange.post(body, purpose, route, repeatable)
+            exchange.post(post)
         });
     }
 

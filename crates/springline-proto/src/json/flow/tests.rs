@@ -1,3 +1,5 @@
+use std::fmt::Write as _;
+
 use super::*;
 use crate::fuzz::fuzz_message;
 
@@ -168,7 +170,7 @@ fn near_answer(state: &mut u64) -> Vec<u8> {
     let mut text = format!(" {{ {}", BASES[below(state, BASES.len())]);
     for _ in 0..below(state, 3) {
         let (name, value) = (below(state, NAMES.len()), below(state, VALUES.len()));
-        text.push_str(&format!(" ,\"{}\" : {}", NAMES[name], VALUES[value]));
+        write!(text, " ,\"{}\" : {}", NAMES[name], VALUES[value]).unwrap();
     }
     text.push_str("} ");
     let mut bytes = text.into_bytes();

@@ -10,6 +10,7 @@ mod all;
 mod ask;
 mod notice;
 mod open;
+mod passing;
 mod random;
 mod request;
 mod rest;

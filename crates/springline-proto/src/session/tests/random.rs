@@ -12,13 +12,17 @@ use crate::error::{Fault, FaultKind};
 use crate::message::Message;
 use crate::random::Random;
 use crate::session::*;
-use crate::upstream::{self, SessionEvent};
+use crate::upstream::{self, Passing, SessionEvent};
 
 /// What a client may see of a POST or GET.
 #[derive(Default)]
 struct Seen {
     begun: bool,
     ended: bool,
+    /// It is one large JSON answer.
+    whole: bool,
+    /// What came of a large answer.
+    open: Option<Vec<u8>>,
     events: usize,
 }
 
@@ -33,6 +37,9 @@ struct World {
     closed_streams: BTreeSet<Connection>,
     /// Calls that the server has, by number.
     calls: BTreeMap<u64, Arc<str>>,
+    /// Those of them whose answer is large, and those of these whose answer has begun.
+    passing: BTreeSet<u64>,
+    begun: BTreeSet<u64>,
     /// What each cursor stands for.
     cursors: BTreeMap<Arc<str>, Bytes>,
     /// Marks of answers that the client got, by the cursor of the event if it had one.
@@ -57,6 +64,8 @@ impl World {
             gone: BTreeSet::new(),
             closed_streams: BTreeSet::new(),
             calls: BTreeMap::new(),
+            passing: BTreeSet::new(),
+            begun: BTreeSet::new(),
             cursors: BTreeMap::new(),
             answers: BTreeMap::new(),
             next: 0,
@@ -107,7 +116,13 @@ impl World {
                 self.streams.insert(connection, seen);
             }
             Output::ToUpstream { server, input } => match *input {
-                upstream::Input::Call { key, .. } | upstream::Input::Start { key, .. } => {
+                upstream::Input::Call { key, stretches, .. } => {
+                    self.calls.insert(key.number, server);
+                    if stretches && self.random.below(2) == 0 {
+                        self.passing.insert(key.number);
+                    }
+                }
+                upstream::Input::Start { key, .. } => {
                     self.calls.insert(key.number, server);
                 }
                 upstream::Input::Cancel { key, .. } => {
@@ -136,6 +151,25 @@ impl World {
                 seen.ended = true;
                 self.check_answer(&body.to_bytes(), None);
             }
+            Part::Open { .. } => {
+                assert!(!seen.begun);
+                (seen.begun, seen.whole) = (true, true);
+                seen.open = Some(Vec::new());
+            }
+            Part::OpenEvent => {
+                assert!(seen.begun && seen.open.is_none());
+                seen.open = Some(Vec::new());
+            }
+            Part::Bytes(bytes) => seen.open.as_mut().expect("an open answer").extend(bytes),
+            Part::Close { id } => {
+                assert!(!seen.whole);
+                let body = Bytes::from(seen.open.take().expect("an open event"));
+                self.check_answer(&body, Some(&id));
+            }
+            Part::Cut => {
+                assert!(seen.open.take().is_some(), "nothing is open");
+                seen.ended = true;
+            }
             Part::Welcome(_) | Part::Frame { .. } => panic!("a frame"),
             Part::Begin => {
                 assert!(!seen.begun);
@@ -157,6 +191,10 @@ impl World {
             }
             Part::End => {
                 assert!(seen.begun);
+                if let Some(body) = seen.open.take() {
+                    assert!(seen.whole, "an end in the midst of an event");
+                    self.check_answer(&Bytes::from(body), None);
+                }
                 seen.ended = true;
             }
         }
@@ -273,6 +311,10 @@ impl World {
         let text = format!(
             r#"{{"jsonrpc":"2.0","result":{{"tools":[{{"name":"t"}}],"mark":{mark}}},"id":0}}"#
         );
+        if self.passing.contains(&key.number) {
+            self.pass(server, key, &text);
+            return;
+        }
         self.report(
             server,
             SessionEvent::Answer {
@@ -280,6 +322,32 @@ impl World {
                 message: message(&text),
             },
         );
+    }
+
+    /// The same in stretches; of some of them, only the first come now, and the rest with what
+    /// happens to the call next.
+    fn pass(&mut self, server: Option<Arc<str>>, key: CallKey, text: &str) {
+        let (head, tail) = text.rsplit_once('0').unwrap();
+        let begin = Passing::Begin { len: None };
+        let bytes = |text: &str| Passing::Bytes(Bytes::copy_from_slice(text.as_bytes()));
+        if self.begun.insert(key.number) {
+            self.report(
+                server.clone(),
+                SessionEvent::Passing {
+                    key,
+                    passing: begin,
+                },
+            );
+            let passing = bytes(head);
+            self.report(server.clone(), SessionEvent::Passing { key, passing });
+        }
+        if self.random.below(2) == 0 {
+            self.calls.extend(server.map(|server| (key.number, server)));
+            return;
+        }
+        for passing in [Passing::Id, bytes(tail), Passing::End] {
+            self.report(server.clone(), SessionEvent::Passing { key, passing });
+        }
     }
 
     fn notify(&mut self) {

@@ -30,7 +30,7 @@ use crate::error::{Fault, FaultKind};
 use crate::message::Message;
 use crate::method::ListKind;
 use crate::session::*;
-use crate::upstream::{self, SessionEvent};
+use crate::upstream::{self, Passing, SessionEvent};
 
 pub(super) const KEY: SessionKey = SessionKey(1);
 
@@ -231,6 +231,15 @@ impl Player {
             Part::Accepted => "202".to_owned(),
             Part::Json(pieces) => format!("json {}", brief(&pieces.to_bytes())),
             Part::Refuse { status, body } => format!("{status} {}", brief(&body)),
+            Part::Open { len: Some(len) } => format!("open {len}"),
+            Part::Open { len: None } => "open".to_owned(),
+            Part::OpenEvent => "open event".to_owned(),
+            Part::Bytes(bytes) => format!("bytes {}", String::from_utf8_lossy(&bytes)),
+            Part::Close { id } => {
+                let next = self.cursors.len() + 1;
+                format!("close #{}", self.cursors.entry(id).or_insert(next))
+            }
+            Part::Cut => "cut".to_owned(),
             Part::Begin => "begin".to_owned(),
             Part::End => "end".to_owned(),
             Part::Welcome(Welcome { taken, fates }) => format!("welcome {taken} {fates:?}"),
@@ -275,6 +284,21 @@ fn event(text: &str) -> SessionEvent {
             SessionEvent::Answer {
                 key: key(first),
                 message: message(&text),
+            }
+        }
+        "passing" => {
+            let (what, text) = last.split_once(' ').unwrap_or((last, ""));
+            let passing = match what {
+                "begin" => Passing::Begin {
+                    len: text.parse().ok(),
+                },
+                "bytes" => Passing::Bytes(bytes(text)),
+                "id" => Passing::Id,
+                _ => Passing::End,
+            };
+            SessionEvent::Passing {
+                key: key(first),
+                passing,
             }
         }
         "failed" => SessionEvent::Failed {
@@ -341,7 +365,9 @@ fn show_input(input: upstream::Input) -> String {
     use upstream::Input;
     match input {
         Input::Start { key, hello } => format!("start {} {}", key.number, brief(&hello.params)),
-        Input::Call { key, message } => format!("call {} {}", key.number, brief(message.bytes())),
+        Input::Call { key, message, .. } => {
+            format!("call {} {}", key.number, brief(message.bytes()))
+        }
         Input::Notify { message } => format!("notify {}", brief(message.bytes())),
         Input::Reply {
             generation,

@@ -208,6 +208,7 @@ impl World {
             | SessionEvent::StateLost { .. }
             | SessionEvent::ListChanged(_)
             | SessionEvent::Listed { .. } => {}
+            SessionEvent::Passing { .. } => panic!("{seed}: nothing is large here"),
         }
     }
 
@@ -218,7 +219,12 @@ impl World {
         let message = request(method, params);
         client.waits.insert(number, message.clone());
         let key = key(who as u64, number);
-        self.say(who, &Input::Call { key, message });
+        let call = Input::Call {
+            key,
+            message,
+            stretches: false,
+        };
+        self.say(who, &call);
     }
 
     fn start(&mut self, who: usize) {

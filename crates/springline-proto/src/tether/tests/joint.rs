@@ -240,7 +240,7 @@ impl World {
                 }
             }
             SessionOutput::ToUpstream { input, .. } => match *input {
-                upstream::Input::Call { key, message } => self.ask(key, &message),
+                upstream::Input::Call { key, message, .. } => self.ask(key, &message),
                 upstream::Input::Start { key, .. } => {
                     let asked = Asked {
                         id: String::new(),

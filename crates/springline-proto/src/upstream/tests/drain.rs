@@ -242,6 +242,7 @@ fn the_next_machine_takes_what_moved_and_its_generations_follow_on() {
         Input::Call {
             key: key(2),
             message: call("a"),
+            stretches: false,
         },
     );
     let legacy = old.legacy();

@@ -110,10 +110,7 @@ async fn no_call_arrives_twice_when_the_server_closes_at_the_worst_moment() {
         rig.transport.send(
             GEN,
             ExchangeId(call),
-            pieces,
-            Purpose::Request,
-            route(),
-            false,
+            post(pieces, Purpose::Request, route()),
             &mut Errand::none(),
         );
         let mut answered = false;
@@ -269,7 +266,7 @@ async fn an_errand_is_run_by_who_waits_for_it_and_can_be_aborted() {
     let body = Pieces::from(bytes::Bytes::from_static(CALL.as_bytes()));
     let (id, purpose) = (ExchangeId(1), Purpose::Request);
     rig.transport
-        .send(GEN, id, body.clone(), purpose, route(), false, &mut errand);
+        .send(GEN, id, post(body.clone(), purpose, route()), &mut errand);
     let mut work = errand.into_work().unwrap();
     let run = std::future::poll_fn(|cx| {
         if work.poll(cx) {
@@ -290,7 +287,7 @@ async fn an_errand_is_run_by_who_waits_for_it_and_can_be_aborted() {
     let mut errand = Errand::one();
     let id = ExchangeId(2);
     rig.transport
-        .send(GEN, id, body, purpose, route(), false, &mut errand);
+        .send(GEN, id, post(body, purpose, route()), &mut errand);
     let mut work = errand.into_work().unwrap();
     std::future::poll_fn(|cx| {
         assert!(!work.poll(cx), "the server says nothing");

@@ -5,6 +5,7 @@ mod connection;
 mod request;
 mod secure;
 mod session;
+mod stretch;
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -19,7 +20,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 use super::{
-    Credentials, DeleteOutcome, HttpAuth, HttpLimits, HttpShared, HttpSpec, HttpTransport, ProxyEnv,
+    Credentials, DeleteOutcome, HttpAuth, HttpLimits, HttpShared, HttpSpec, HttpTransport, Post,
+    ProxyEnv,
 };
 use crate::spawn::Errand;
 use crate::upstream::Sink;
@@ -121,8 +123,11 @@ impl Rig {
         let body = Pieces::from(bytes::Bytes::from_static(CALL.as_bytes()));
         let none = &mut Errand::none();
         let id = ExchangeId(exchange);
-        self.transport
-            .send(GEN, id, body, purpose, route, repeatable, none);
+        let post = Post {
+            repeatable,
+            ..post(body, purpose, route)
+        };
+        self.transport.send(GEN, id, post, none);
     }
 
     /// The next connection to the server.
@@ -181,6 +186,16 @@ impl Rig {
         assert_eq!(&self.message().await.bytes()[..], ANSWER.as_bytes());
         assert_eq!(self.end().await, End::Complete);
         asked
+    }
+}
+
+fn post(body: Pieces, purpose: Purpose, route: Route) -> Post {
+    Post {
+        body,
+        purpose,
+        route,
+        repeatable: false,
+        stretches: false,
     }
 }
 

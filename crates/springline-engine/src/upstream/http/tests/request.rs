@@ -59,7 +59,7 @@ async fn segments_go_out_as_one_body_with_its_length() {
     let none = &mut Errand::none();
     let (id, purpose) = (ExchangeId(1), Purpose::Request);
     rig.transport
-        .send(GEN, id, body, purpose, route(), false, none);
+        .send(GEN, id, post(body, purpose, route()), none);
     let mut peer = rig.accept().await;
     let asked = rig.answered(&mut peer).await;
     assert_eq!(
@@ -190,10 +190,7 @@ async fn cookies_stay_with_their_generation() {
     rig.transport.send(
         Generation(2),
         ExchangeId(4),
-        body,
-        Purpose::Initialize,
-        Route::default(),
-        false,
+        post(body, Purpose::Initialize, Route::default()),
         &mut Errand::none(),
     );
     assert_eq!(rig.answered(&mut peer).await.header("cookie"), None);
