@@ -214,7 +214,7 @@ fn millis(span: std::time::Duration) -> u64 {
 }
 
 /// Milliseconds since 1970 as RFC 3339 in UTC (civil-from-days by era of 400 years).
-fn rfc3339(millis: u128) -> String {
+pub(crate) fn rfc3339(millis: u128) -> String {
     let millis = i64::try_from(millis).unwrap_or(i64::MAX);
     let (days, in_day) = (millis.div_euclid(86_400_000), millis.rem_euclid(86_400_000));
     let shifted = days + 719_468;

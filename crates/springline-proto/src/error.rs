@@ -162,7 +162,7 @@ faults! {
     /// The call must not leave before that is written down, and it could not be.
     StateUnwritable = -31022, "STATE_UNWRITABLE", NotExecuted,
         "the gateway could not write down that the call leaves, so it did not send it",
-        "make room on the disk of the state folder, then restart the gateway; the call may be sent again";
+        "make room on the disk of the state folder; the gateway goes on by itself within seconds, and the call may be sent again";
     /// What stands at the URL answers, but not as an MCP endpoint does.
     NotEndpoint = -31023, "NOT_MCP_ENDPOINT", NotExecuted,
         "the URL is no MCP endpoint",

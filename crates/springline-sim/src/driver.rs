@@ -21,6 +21,15 @@ const CROWDED_AFTER: Duration = Duration::from_millis(4_500);
 impl World {
     pub(crate) fn take_output(&mut self, at: usize, output: Output) -> Result<(), Violation> {
         self.note_output(at, &output);
+        if let Output::Send { exchange, .. } = &output
+            && self.withholds(at, *exchange)
+        {
+            return Ok(());
+        }
+        self.do_output(at, output)
+    }
+
+    fn do_output(&mut self, at: usize, output: Output) -> Result<(), Violation> {
         match output {
             Output::Reserve { generation } => {
                 self.reserve(at, generation);

@@ -379,6 +379,9 @@ impl World {
             self.seats[at].inbox.push_back(input);
             return;
         }
+        if matches!(input, Input::Withheld { .. }) {
+            self.told_withheld(at);
+        }
         if self.trace.is_kept() {
             let line = format!("{:?} #{at} < {input:?}", self.now.0);
             self.trace
@@ -513,7 +516,7 @@ impl World {
         let spare = 2 * load.instances;
         // What a new or resumed instance is told again does not count.
         let waiting_max = self.plan.settings.waiting_max + seat.calls.len() + 8;
-        let broken = if load.exchanges > seat.live.len() + spare {
+        let broken = if load.exchanges > seat.live.len() + spare + self.withheld_len(at) {
             Some(format!(
                 "{} exchanges are kept, {} are under way",
                 load.exchanges,

@@ -1,4 +1,5 @@
-//! A store that crashes on demand, for simulations and for the tests of whoever uses a store.
+//! A store that crashes on demand, for simulations and for the tests of whoever uses a store; and a journal
+//! whose writes fail on demand.
 //!
 //! Owns what the kernel has and what the disk has, apart. A kill keeps all that was acknowledged, and
 //! of a write that it interrupted all or nothing; a power cut keeps what was synced, and of the rest
@@ -7,6 +8,10 @@
 use parking_lot::Mutex;
 
 use crate::conformance::{Model, apply_to_model};
+use crate::folder::StateFolder;
+use crate::journal::{
+    CallEntry, CallId, FileJournal, Journal, JournalError, MemoryJournal, Recovered,
+};
 use crate::record::{Kind, Loaded, Op, Record, Seq, Store, StoreError};
 
 /// A store in memory whose crashes are chosen by the test.
@@ -127,6 +132,87 @@ impl Store for CrashStore {
     fn synced(&self) -> Seq {
         let held = self.held.lock();
         Seq(held.seq - held.unsynced.len() as u64)
+    }
+}
+
+/// A journal on disk of which an append fails when the test wants it.
+#[derive(Debug)]
+pub struct CrashJournal {
+    disk: FileJournal,
+    /// What was acknowledged.
+    told: MemoryJournal,
+    fault: Mutex<JournalFault>,
+}
+
+#[derive(Debug, Default)]
+struct JournalFault {
+    /// How many appends go well before one fails.
+    appends_left: Option<u64>,
+    /// How many entries of that one are on the disk.
+    kept: usize,
+    is_poisoned: bool,
+}
+
+impl CrashJournal {
+    /// The journal of a state folder.
+    ///
+    /// # Errors
+    /// As [`FileJournal::open`].
+    pub fn open(folder: &StateFolder) -> Result<(Self, Recovered), JournalError> {
+        let (disk, recovered, _) = FileJournal::open(folder)?;
+        let told = MemoryJournal::default();
+        for some in recovered.open.chunks(crate::journal::APPEND_MAX) {
+            told.append(some)?;
+        }
+        let fault = Mutex::default();
+        Ok((Self { disk, told, fault }, recovered))
+    }
+
+    /// Lets an append fail after some that go well, of which the disk has the first few entries; it
+    /// poisons the journal.
+    pub fn fail_after(&self, appends: u64, kept: usize) {
+        let mut fault = self.fault.lock();
+        fault.appends_left = Some(appends);
+        fault.kept = kept;
+    }
+}
+
+impl Journal for CrashJournal {
+    fn append(&self, entries: &[CallEntry]) -> Result<Seq, JournalError> {
+        let mut fault = self.fault.lock();
+        let cause = || "a write failed on purpose".into();
+        if fault.is_poisoned {
+            return Err(JournalError::Poisoned { cause: cause() });
+        }
+        if fault.appends_left == Some(0) {
+            fault.is_poisoned = true;
+            self.disk
+                .append(entries.get(..fault.kept).unwrap_or(entries))?;
+            return Err(JournalError::Failed { cause: cause() });
+        }
+        fault.appends_left = fault.appends_left.map(|left| left - 1);
+        self.disk.append(entries)?;
+        self.told.append(entries)
+    }
+
+    fn sync(&self) -> Result<Seq, JournalError> {
+        self.disk.sync()
+    }
+
+    fn synced(&self) -> Seq {
+        self.disk.synced()
+    }
+
+    fn last(&self, call: CallId) -> Option<CallEntry> {
+        self.told.last(call)
+    }
+
+    fn open_calls(&self) -> usize {
+        self.told.open_calls()
+    }
+
+    fn entries(&self) -> Vec<CallEntry> {
+        self.told.entries()
     }
 }
 

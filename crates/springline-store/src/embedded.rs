@@ -90,6 +90,16 @@ impl EmbeddedStore {
     }
 }
 
+#[cfg(test)]
+impl EmbeddedStore {
+    /// Lets the next write fail that needs more room.
+    pub(crate) fn narrow(&self) {
+        let writer = self.shared.writer.lock();
+        let narrow = writer.connection.execute_batch("PRAGMA max_page_count = 1");
+        narrow.expect("it can be told");
+    }
+}
+
 impl Store for EmbeddedStore {
     fn apply(&self, batch: &[Op]) -> Result<Seq, StoreError> {
         batch.iter().try_for_each(Op::check)?;

@@ -129,8 +129,11 @@ impl Entries {
     }
 
     fn write(&self, batch: &[Op]) {
-        if self.store.apply(batch).is_err() {
-            self.unkept.fetch_add(1, Ordering::Relaxed);
+        match self.store.apply(batch) {
+            Ok(_) | Err(StoreError::Pending { .. }) => {}
+            Err(_) => {
+                self.unkept.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 }

@@ -26,6 +26,9 @@ const CONTENT: [&str; 6] = [
     "journal",
 ];
 const SET_ASIDE_MAX: u32 = 99;
+/// Written and removed to find out whether the folder takes writes.
+const PROBE_FILE: &str = "probe";
+const PROBE_LEN: usize = 1 << 20;
 
 /// A state folder that was checked.
 #[derive(Clone, Debug)]
@@ -358,6 +361,27 @@ impl StateFolder {
         self.sync()
     }
 
+    /// Finds out whether the folder takes writes, of more than the few bytes with which a full disk would
+    /// be full again at once. Blocks on the disk.
+    pub(crate) fn probe(&self) -> Result<(), FolderError> {
+        let path = self.join(PROBE_FILE);
+        let remove = || match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            Ok(()) | Err(_) => Ok(()),
+        };
+        let write = || {
+            remove()?;
+            let mut file = self.create(PROBE_FILE)?;
+            let zeros = vec![0; PROBE_LEN];
+            file.write_all(&zeros)?;
+            file.sync_data()
+        };
+        let written = write();
+        written
+            .and(remove())
+            .map_err(failure("write to", &self.path))
+    }
+
     /// Makes new names and removals power-durable.
     pub(crate) fn sync(&self) -> io::Result<()> {
         File::open(&self.path)?.sync_all()
@@ -489,6 +513,17 @@ mod tests {
         assert_eq!(reasons, [Reason::Symlink, Reason::Type, oversized]);
         assert_eq!(fs::read(&foreign).unwrap(), b"precious");
         assert!(findings[0].to_string().ends_with("a.set-aside-1"));
+    }
+
+    #[test]
+    fn a_probe_leaves_nothing_behind_and_fails_where_nothing_can_be_written() {
+        let (_home, folder) = folder();
+        fs::write(folder.join(PROBE_FILE), "left by a crash").unwrap();
+        folder.probe().unwrap();
+        assert!(!folder.join(PROBE_FILE).exists());
+        // Even root cannot write a file where a folder stands.
+        fs::create_dir(folder.join(PROBE_FILE)).unwrap();
+        assert!(folder.probe().is_err());
     }
 
     #[test]

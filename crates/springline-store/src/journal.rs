@@ -137,9 +137,7 @@ pub enum JournalError {
     #[error("{OPEN_CALLS_MAX} calls are open, which is as many as the journal holds")]
     Full,
     /// An earlier write or sync failed; open the journal again.
-    #[error(
-        "the journal takes no more entries since a write failed ({cause}); restart the gateway"
-    )]
+    #[error("the journal takes no entries since a write failed ({cause})")]
     Poisoned {
         /// What failed then.
         cause: Arc<str>,
@@ -203,7 +201,7 @@ impl Journal for MemoryJournal {
 }
 
 /// Brings the open calls up to date with an entry.
-fn place(open: &mut BTreeMap<CallId, CallEntry>, entry: CallEntry) {
+pub(crate) fn place(open: &mut BTreeMap<CallId, CallEntry>, entry: CallEntry) {
     if entry.state == CallState::Settled {
         open.remove(&entry.call);
     } else {

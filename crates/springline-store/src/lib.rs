@@ -19,6 +19,7 @@ mod journal;
 mod memory;
 mod record;
 mod result;
+mod steady;
 
 pub use self::digest::{Digest, DigestKey, SessionDigest};
 pub use self::embedded::EmbeddedStore;
@@ -33,8 +34,9 @@ pub use self::journal::{
 pub use self::memory::MemoryStore;
 pub use self::record::{KEY_MAX, Kind, Loaded, Op, Record, Seq, Store, StoreError};
 pub use self::result::{RESULT_LEN_MAX, RESULTS_LEN_MAX, Results};
+pub use self::steady::{Noted, SteadyJournal, SteadyStore, Turn};
 
 #[cfg(any(test, feature = "conformance"))]
 pub use self::conformance::check_entry_memory;
 #[cfg(any(test, feature = "conformance"))]
-pub use self::crash::CrashStore;
+pub use self::crash::{CrashJournal, CrashStore};

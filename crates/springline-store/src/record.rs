@@ -226,8 +226,15 @@ pub enum StoreError {
         len: usize,
     },
     /// An earlier write or sync failed; open the store again.
-    #[error("the store takes no more writes since one failed ({cause}); restart the gateway")]
+    #[error("the store takes no writes since one failed ({cause})")]
     Poisoned {
+        /// What failed then.
+        cause: Arc<str>,
+    },
+    /// The same, and the change is kept in memory: readers see it, it is written when that is possible
+    /// again, and a crash before that loses it.
+    #[error("the store takes no writes since one failed ({cause}); the change waits in memory")]
+    Pending {
         /// What failed then.
         cause: Arc<str>,
     },

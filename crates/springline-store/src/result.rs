@@ -63,8 +63,8 @@ impl Results {
         })
     }
 
-    /// Keeps the body of a call's answer; `now` is the time since the Unix epoch. Crash-durable on
-    /// return. `false` if it is longer than [`RESULT_LEN_MAX`] and so not kept.
+    /// Keeps the body of a call's answer; `now` is the time since the Unix epoch. As durable on return as
+    /// the store's writes are. `false` if it is longer than [`RESULT_LEN_MAX`] and so not kept.
     ///
     /// # Errors
     /// The store did not take it.
@@ -79,7 +79,7 @@ impl Results {
         let mut batch = vec![Op::put(Kind::Result, key(call), value)];
         let leaving = index.oldest_beyond(RESULTS_LEN_MAX - body.len(), call);
         batch.extend(leaving.iter().map(|call| remove(*call)));
-        self.store.apply(&batch)?;
+        self.write(&batch)?;
         for call in leaving {
             index.remove(call);
         }
@@ -139,12 +139,20 @@ impl Results {
         self.index.lock().len
     }
 
+    /// What waits to be written counts as written: it is read like it, and its store tells of the failure.
+    fn write(&self, batch: &[Op]) -> Result<(), StoreError> {
+        match self.store.apply(batch) {
+            Ok(_) | Err(StoreError::Pending { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     fn erase(&self, index: &mut Index, leaving: &[CallId]) -> Result<(), StoreError> {
         if leaving.is_empty() {
             return Ok(());
         }
         let batch: Vec<Op> = leaving.iter().map(|call| remove(*call)).collect();
-        self.store.apply(&batch)?;
+        self.write(&batch)?;
         for call in leaving {
             index.remove(*call);
         }

@@ -111,11 +111,21 @@ pub(crate) async fn status(args: AskArgs) -> Ended {
             cell(&servers["unavailable"])
         ))?;
         console.line(&format!(
-            "sessions   {}, of which {} attached; {} requests pending",
+            "sessions   {}, of which {} attached; {} at rest; {} requests pending",
             cell(&sessions["total"]),
             cell(&sessions["attached"]),
+            cell(&sessions["atRest"]),
             cell(&status["pending"])
-        ))
+        ))?;
+        for failure in items(&status["state"], "failures") {
+            console.line(&format!(
+                "degraded   {} cannot be written since {}: {}",
+                clean(&cell(&failure["what"])),
+                clean(&cell(&failure["since"])),
+                clean(&cell(&failure["cause"])),
+            ))?;
+        }
+        Ok(())
     })
     .await
 }
@@ -176,6 +186,7 @@ pub(crate) async fn sessions(args: AskArgs) -> Ended {
                 };
                 vec![
                     cell(&session["session"]),
+                    cell(&session["state"]),
                     client,
                     cell(&session["endpoint"]),
                     cell(&session["principal"]),
@@ -188,6 +199,7 @@ pub(crate) async fn sessions(args: AskArgs) -> Ended {
             .collect();
         let head = [
             "SESSION",
+            "STATE",
             "CLIENT",
             "ENDPOINT",
             "PRINCIPAL",
@@ -196,7 +208,17 @@ pub(crate) async fn sessions(args: AskArgs) -> Ended {
             "ATTACHED",
             "IDLE",
         ];
-        console.table(&head, &rows)
+        console.table(&head, &rows)?;
+        let shown = items(body, "sessions").iter();
+        let shown = shown
+            .filter(|session| session["state"] == "at rest")
+            .count();
+        let at_rest = body["atRest"].as_u64().unwrap_or_default();
+        let more = at_rest.saturating_sub(shown as u64);
+        if more > 0 {
+            console.line(&format!("and {more} more at rest, used before these"))?;
+        }
+        Ok(())
     })
     .await
 }

@@ -80,6 +80,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     }
     let mut stops = Stops::new(&admin)?;
     let hangup = signal(SignalKind::hangup())?;
+    survive_limits()?;
     let config = Arc::new(Mutex::new(config));
     let reloader = Reloader::new(
         origin,
@@ -257,6 +258,13 @@ fn patience(config: &Config) -> Duration {
         .map(|entry| entry.options.call_timeout_max)
         .max();
     config.settings.drain.or(longest).unwrap_or_default()
+}
+
+/// With somebody who hears of it, a limit on the size of files is a write that fails, as on a full disk, and not
+/// the end of the process. Once heard of it stays so; children have their own word on it.
+fn survive_limits() -> std::io::Result<()> {
+    let too_large = rustix::process::Signal::XFSZ.as_raw();
+    signal(SignalKind::from_raw(too_large)).map(drop)
 }
 
 /// The ways in which the process is told to stop.

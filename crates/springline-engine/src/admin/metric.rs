@@ -33,6 +33,18 @@ fn write(text: &mut String, gateway: &Gateway, version: &str, started: Instant) 
     writeln!(text, "{name}{{attached=\"true\"}} {attached}")?;
     let detached = sessions.len() - attached;
     writeln!(text, "{name}{{attached=\"false\"}} {detached}")?;
+    let name = "springline_sessions_at_rest";
+    let help = "Stored sessions that were not used since the start.";
+    head(text, name, "gauge", help)?;
+    writeln!(text, "{name} {}", gateway.at_rest())?;
+    let name = "springline_state_writable";
+    let help = "Whether the state folder takes writes: records of sessions, the journal of calls.";
+    head(text, name, "gauge", help)?;
+    let unwritable = gateway.unwritable();
+    for what in ["records", "journal"] {
+        let value = u8::from(unwritable.iter().all(|held| held.what != what));
+        writeln!(text, "{name}{{what=\"{what}\"}} {value}")?;
+    }
     let name = "springline_requests_pending";
     head(
         text,

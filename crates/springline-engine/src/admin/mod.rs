@@ -141,7 +141,11 @@ impl Admin {
                 reply(&self.status(is_full))
             }
             Route::Servers => reply(&view::servers(&self.gateway.servers())),
-            Route::Sessions => reply(&view::sessions(self.gateway.sessions())),
+            Route::Sessions => reply(&view::sessions(
+                self.gateway.sessions(),
+                &self.gateway.resting(),
+                self.gateway.at_rest(),
+            )),
             Route::Tools => self.tools(request).await?,
             Route::Call => self.call(request).await?,
             Route::Restart => self.restart(&Fields::of(&request.body)?)?,
@@ -174,7 +178,9 @@ impl Admin {
             "sessions": {
                 "total": sessions.len(),
                 "attached": sessions.iter().filter(|session| session.attached).count(),
+                "atRest": self.gateway.at_rest(),
             },
+            "state": view::state_folder(&self.gateway.unwritable(), is_full),
             "pending": sessions.iter().map(|session| session.pending).sum::<usize>(),
         });
         if is_full && let Some(object) = status.as_object_mut() {
@@ -237,8 +243,11 @@ impl Routes for Admin {
         Box::pin(async move { self.respond(&request).await })
     }
 
-    fn is_ready(&self) -> bool {
-        !self.gateway.is_stopping()
+    fn unready(&self) -> Option<String> {
+        if self.gateway.is_stopping() {
+            return Some("it is stopping".to_owned());
+        }
+        view::unwritable(&self.gateway.unwritable())
     }
 }
 

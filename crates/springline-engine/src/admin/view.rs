@@ -1,14 +1,15 @@
 //! The state of the gateway as JSON.
 //!
-//! Owns: the shapes of `/api/servers` and `/api/sessions`. It must not look anything up itself.
+//! Owns: the shapes of `/api/servers`, `/api/sessions` and of what is told of the state folder. It must not look anything up itself.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use springline_proto::session::Endpoint;
 use springline_proto::upstream::Standby;
 
-use crate::gateway::{InstanceView, ServerView, SessionView};
+use crate::event::rfc3339;
+use crate::gateway::{InstanceView, RestingView, ServerView, SessionView, Unwritable};
 
 pub(super) fn servers(servers: &[ServerView]) -> Value {
     json!({ "servers": servers.iter().map(server).collect::<Vec<_>>() })
@@ -73,28 +74,92 @@ pub(super) fn standby_name(standby: Standby) -> &'static str {
     }
 }
 
-pub(super) fn sessions(mut sessions: Vec<SessionView>) -> Value {
+/// The live sessions, and those at rest that are shown of the `at_rest` that there are.
+pub(super) fn sessions(
+    mut sessions: Vec<SessionView>,
+    resting: &[RestingView],
+    at_rest: usize,
+) -> Value {
     // The table of sessions has no order of its own.
     sessions.sort_by(|left, right| left.digest.cmp(&right.digest));
-    json!({ "sessions": sessions.iter().map(session).collect::<Vec<_>>() })
+    let rows = sessions.iter().map(session);
+    json!({
+        "sessions": rows.chain(resting.iter().map(session_at_rest)).collect::<Vec<_>>(),
+        "atRest": at_rest,
+    })
 }
 
 fn session(session: &SessionView) -> Value {
     json!({
         "session": session.digest,
+        "state": "open",
         "principal": session.principal.to_string(),
-        "endpoint": match &session.endpoint {
-            Endpoint::All => "/mcp".to_owned(),
-            Endpoint::One(server) => format!("/mcp/{server}"),
-        },
-        "client": session.client.as_ref().map(|(name, version)| {
-            json!({ "name": name, "version": version })
-        }),
+        "endpoint": path_of(&session.endpoint),
+        "client": session.client.as_ref().map(client),
         "protocol": session.version.map(springline_proto::version::Version::as_str),
         "pending": session.pending,
         "attached": session.attached,
         "idleMs": millis(session.idle),
     })
+}
+
+/// Its digest is not known: nothing at rest leads to its id.
+fn session_at_rest(session: &RestingView) -> Value {
+    json!({
+        "session": Value::Null,
+        "state": "at rest",
+        "principal": session.principal.as_ref().map(ToString::to_string),
+        "endpoint": path_of(&session.endpoint),
+        "client": session.client.as_ref().map(client),
+        "protocol": session.version,
+        "pending": 0,
+        "attached": false,
+        "idleMs": millis(session.idle),
+    })
+}
+
+fn path_of(endpoint: &Endpoint) -> String {
+    match endpoint {
+        Endpoint::All => "/mcp".to_owned(),
+        Endpoint::One(server) => format!("/mcp/{server}"),
+    }
+}
+
+fn client((name, version): &(String, String)) -> Value {
+    json!({ "name": name, "version": version })
+}
+
+/// Whether the state folder takes writes. Why not may name a path, so it is not for everybody.
+pub(super) fn state_folder(unwritable: &[Unwritable], is_full: bool) -> Value {
+    let failure = |held: &Unwritable| {
+        let mut failure = json!({ "what": held.what, "since": time(held.since) });
+        if is_full && let Some(object) = failure.as_object_mut() {
+            object.insert("cause".to_owned(), held.cause.as_str().into());
+        }
+        failure
+    };
+    json!({
+        "writable": unwritable.is_empty(),
+        "failures": unwritable.iter().map(failure).collect::<Vec<_>>(),
+    })
+}
+
+/// Why the gateway is not ready, if so, for everybody.
+pub(super) fn unwritable(unwritable: &[Unwritable]) -> Option<String> {
+    let failures: Vec<String> = unwritable
+        .iter()
+        .map(|held| format!("{} since {}", held.what, time(held.since)))
+        .collect();
+    let failures = failures.join(", ");
+    (!failures.is_empty()).then(|| format!("the state folder cannot be written: {failures}"))
+}
+
+fn time(at: SystemTime) -> String {
+    rfc3339(
+        at.duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_millis(),
+    )
 }
 
 pub(super) fn millis(span: Duration) -> u64 {

@@ -58,9 +58,9 @@ pub trait Routes: Send + Sync + 'static {
     /// Answers a request, or says that it has no such route.
     fn answer(&self, request: RouteRequest) -> RouteFuture<'_>;
 
-    /// Whether the gateway takes new work: `/readyz`.
-    fn is_ready(&self) -> bool {
-        true
+    /// Why the gateway should be given no new work, if so: `/readyz`. Told to everybody.
+    fn unready(&self) -> Option<String> {
+        None
     }
 }
 
@@ -183,17 +183,20 @@ impl<G: Gate> Desk<G> {
         if !matches!(head.method, Method::GET | Method::HEAD) {
             return Some(method_not_allowed("GET, HEAD, OPTIONS"));
         }
-        let is_well = path == "/healthz" || (self.routes.is_ready() && !*self.stopping.borrow());
-        let (status, text) = if is_well {
-            (StatusCode::OK, "ok\n")
-        } else {
-            (StatusCode::SERVICE_UNAVAILABLE, "not ready\n")
+        let unready = match path {
+            "/healthz" => None,
+            _ if *self.stopping.borrow() => Some("it is stopping".to_owned()),
+            _ => self.routes.unready(),
         };
-        Some(answer::with_body(
-            status,
-            Some("text/plain"),
-            Bytes::from_static(text.as_bytes()).into(),
-        ))
+        let (status, text) = match unready {
+            None => (StatusCode::OK, "ok\n".to_owned()),
+            Some(reason) => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                format!("not ready: {reason}\n"),
+            ),
+        };
+        let body = Bytes::from(text).into();
+        Some(answer::with_body(status, Some("text/plain"), body))
     }
 
     async fn answer_route<B>(

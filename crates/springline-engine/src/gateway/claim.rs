@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::{BufMut as _, Bytes, BytesMut};
 use springline_proto::call::Generation;
 use springline_proto::upstream::Record;
-use springline_store::{Kind, Op, SessionDigest};
+use springline_store::{Kind, Op, SessionDigest, StoreError};
 
 use super::rest::{Rest, chain};
 use crate::event::Events;
@@ -104,8 +104,15 @@ impl Rest {
         } else {
             Op::remove(Kind::Upstream, key)
         };
+        let before = upstream_value(&held, &record);
         if let Err(error) = self.store.apply(std::slice::from_ref(&op)) {
             report_removal(events, &op, &error);
+            if let (StoreError::Pending { .. }, Op::Put { key, .. } | Op::Remove { key, .. }) =
+                (error, op)
+            {
+                // It must not be taken out later, when nobody ends the session any more.
+                self.write(&[Op::put(Kind::Upstream, key, before)], &[], events);
+            }
             return None;
         }
         if !record.is_resumable() {
@@ -330,10 +337,10 @@ mod tests {
     use springline_proto::upstream::{
         End, Hello, Input, Output, Route, Transport, Upstream, UpstreamConfig,
     };
-    use springline_store::{Loaded, MemoryStore, Seq, Store, StoreError};
+    use springline_store::{Loaded, MemoryStore, Seq, Store};
 
     use super::*;
-    use crate::gateway::rest::RecordPlace;
+    use crate::gateway::keep::RecordPlace;
 
     const SESSION: SessionDigest = SessionDigest([7; 16]);
 

@@ -10,12 +10,15 @@ mod dormant;
 mod driver;
 mod entry;
 mod global;
+mod health;
 mod home;
 mod inbox;
+mod keep;
 mod last_use;
 mod mailbox;
 mod reload;
 mod rest;
+mod resting;
 mod revive;
 mod room;
 mod session;
@@ -37,8 +40,10 @@ use springline_proto::settings::COMEBACK_MAX;
 use springline_proto::upstream::{Input as UpstreamInput, Standby};
 use springline_proto::version::Version;
 
+pub use self::health::Unwritable;
 pub use self::reload::Changes;
 pub use self::rest::{Rest, RestError};
+pub use self::resting::RestingView;
 pub use self::session::{PartStream, SessionHandle, SessionView};
 
 use self::entry::{EntrySpec, LAST_WORDS_MAX, Limits, SHUT_DOWN_MAX};
@@ -105,6 +110,7 @@ impl Gateway {
             .collect();
         let limits = Limits::new(&settings, http);
         let shared = Shared::new(settings, entries, limits, rest);
+        shared.rest.listen(&shared.events);
         let sweeper = Arc::clone(&shared);
         // Now, before any of them is used.
         let stored = shared.rest.dormant();
@@ -245,6 +251,21 @@ impl Gateway {
             .collect()
     }
 
+    /// How many sessions are at rest and were not used since the start.
+    pub fn at_rest(&self) -> usize {
+        self.shared.rest.dormant_len()
+    }
+
+    /// Those of them that were used last, for people: some hundreds. Reads each of them.
+    pub fn resting(&self) -> Vec<RestingView> {
+        self.shared.rest.resting()
+    }
+
+    /// What cannot be written to the state folder now; nothing if all is well.
+    pub fn unwritable(&self) -> Vec<Unwritable> {
+        self.shared.rest.unwritable()
+    }
+
     /// All server entries, for people, in the order of the configuration. Looks for launchers on
     /// the disk.
     pub fn servers(&self) -> Vec<ServerView> {
@@ -362,7 +383,7 @@ impl Gateway {
         if tokio::time::timeout(SHUT_DOWN_MAX, ends).await.is_err() {
             tracing::warn!("some servers did not end in time");
         }
-        self.shared.rest.sync(&self.shared.events);
+        self.shared.rest.sync();
     }
 }
 

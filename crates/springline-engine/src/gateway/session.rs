@@ -14,6 +14,7 @@ use springline_proto::map::Map;
 use springline_proto::message::{Kind, Message, ParseError};
 use springline_proto::session::{
     Accept, ClientFrame, Comeback, Downstream, Endpoint, Event, Input, Output, Part, Session,
+    unnoted,
 };
 use springline_proto::upstream::{Binding, Input as UpstreamInput};
 use springline_proto::version::Version;
@@ -203,17 +204,24 @@ impl SessionCell {
         let whom = self.this.clone() as Weak<dyn Wake>;
         self.driver
             .drive(input, &self.shared.timer, &whom, |outputs| {
+                let mut told = Vec::new();
                 if self.is_kept {
                     // Earlier than each of them needs, so that one write serves the whole turn.
-                    self.shared.rest.keep_session(
+                    let noted = self.shared.rest.keep_session(
                         self.rest,
                         |record| self.at_rest(record),
                         outputs.make_contiguous(),
                         &self.shared.events,
                     );
+                    if let Err(cause) = noted {
+                        told = unnoted(outputs, &cause);
+                    }
                 }
                 for output in outputs.drain(..) {
                     self.perform(output, errand);
+                }
+                for input in told {
+                    self.driver.leave(input);
                 }
             });
     }

@@ -18,7 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use super::driver::{Driver, Machine as _};
 use super::entry::{Carrier, EntrySpec};
 use super::home::Home;
-use super::rest::RecordPlace;
+use super::keep::RecordPlace;
 use super::room::Room;
 use super::shared::Shared;
 use super::timer::Wake;

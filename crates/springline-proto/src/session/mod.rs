@@ -22,6 +22,7 @@ mod request;
 mod route;
 mod socket;
 mod stream;
+mod unnoted;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -50,6 +51,7 @@ pub use port::{
     Mark, Output, Part, Past, PastCall, Remembered, Welcome,
 };
 pub use record::Record;
+pub use unnoted::unnoted;
 
 /// What a session is made from.
 #[derive(Clone)]

@@ -16,6 +16,10 @@ use crate::world::World;
 
 /// A request as its client knows it; the book has the rest.
 #[derive(Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts, each true or not on its own"
+)]
 pub(super) struct Call {
     pub(super) desk: usize,
     pub(super) entry: usize,
@@ -35,6 +39,8 @@ pub(super) struct Call {
     pub(super) refused: bool,
     /// The gateway was killed meanwhile; what it must say now.
     pub(super) fate: Option<Fate>,
+    /// It was killed before it could write down how far the call had come.
+    pub(super) doubted: bool,
     /// The session itself answers.
     pub(super) local: bool,
     /// How often its entry had been removed when it was sent.
@@ -58,6 +64,8 @@ impl World {
             }
             Act::Kill => return self.kill_child(),
             Act::Reload { entry, change } => return self.reload(entry, change),
+            Act::DiskFails { journal, records } => return self.disk_fails(journal, records),
+            Act::DiskHeals => return self.disk_heals(),
             Act::StoreFails => {
                 self.stack.store_fails |= !self.stack.is_down;
                 return;

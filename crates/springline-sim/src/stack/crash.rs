@@ -151,6 +151,7 @@ impl World {
         }
         // Whatever is not at rest is forgotten, and left to expire.
         self.server.know_none();
+        self.lose_waiting();
         for at in 0..self.stack.desks.len() {
             self.cut_off(at)?;
         }

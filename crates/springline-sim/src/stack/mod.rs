@@ -6,6 +6,7 @@
 
 mod act;
 mod crash;
+mod disk;
 mod hear;
 mod plan;
 mod reload;
@@ -24,6 +25,7 @@ use springline_proto::upstream::{Input as UpstreamInput, Record, SessionEvent, U
 
 use self::act::Call;
 use self::crash::{Held, Killed};
+use self::disk::Disk;
 pub(crate) use self::plan::StackPlan;
 use self::plan::{Act, Change, Named, Stand, Step};
 pub(crate) use self::reload::Spec;
@@ -129,6 +131,8 @@ pub(crate) struct Stack {
     store_fails: bool,
     /// That happened before the last start.
     store_failed: bool,
+    /// What is on the disk, while that takes no writes.
+    disk: Disk,
     epoch: u64,
     is_down: bool,
     /// Outputs until the gateway is killed.
@@ -331,6 +335,7 @@ impl World {
         let ends = Moment(ends.unwrap_or_default());
         self.run_until(ends)?;
         self.heal();
+        self.disk_heals();
         self.stack.fuse = None;
         self.add_all();
         self.run_until(ends.after(SETTLE))?;
@@ -655,7 +660,9 @@ impl World {
         if key.session != self.seats[at].session {
             return Err(Violation::new("I9", format!("#{at} sends {key}")));
         }
-        if let Some(held) = self.stack.journal.get_mut(&key) {
+        if self.may_leave(key)
+            && let Some(held) = self.stack.journal.get_mut(&key)
+        {
             held.sent();
         }
         Ok(())

@@ -83,6 +83,13 @@ pub(crate) enum Act {
     },
     /// From now until the next start nothing more goes to rest of sessions and upstreams.
     StoreFails,
+    /// The disk takes no more writes, to the journal or of records.
+    DiskFails {
+        journal: bool,
+        records: bool,
+    },
+    /// It takes them again: what waited is written.
+    DiskHeals,
 }
 
 /// What a new configuration says of one entry.
@@ -143,6 +150,9 @@ impl StackPlan {
         let upstream = settings(&mut random);
         let rates = Rates::draw(&mut random);
         let mut steps = steps(&mut random, clients.len(), entries.len());
+        if !reloads {
+            add_outages(seed, &mut steps);
+        }
         let slow_store = reloads.then(|| {
             add_reloads(&mut random, &mut steps, entries.len());
             random.pick(&[0, 0, 50, 400])
@@ -200,6 +210,9 @@ impl StackPlan {
         self.steps.last().map_or(Duration::ZERO, |step| step.at)
     }
 }
+
+/// Tells the draws of outages from the others.
+const OUTAGES: u64 = 0xD15C_0000_D15C_0007;
 
 fn at(number: u64) -> usize {
     usize::try_from(number).unwrap_or(0)
@@ -262,6 +275,40 @@ fn add_reloads(random: &mut Random, steps: &mut Vec<Step>, entries: usize) {
                 when += random.millis(0, 40);
             }
         }
+    }
+    steps.sort_by_key(|step| step.at);
+}
+
+/// Times in which the disk takes no writes, with a kill in the midst of some. They are drawn apart, so that
+/// stored seeds keep their meaning.
+fn add_outages(seed: u64, steps: &mut Vec<Step>) {
+    let mut random = Random::new(seed ^ OUTAGES);
+    if !random.chance(300) {
+        return;
+    }
+    let ends = steps.last().map_or(Duration::ZERO, |step| step.at);
+    let span = u64::try_from(ends.as_millis()).unwrap_or(0);
+    for _ in 0..=random.below(3) {
+        let begins = random.millis(0, span);
+        let over = begins + random.millis(0, span);
+        let mut add = |at: Duration, act| {
+            let client = 0;
+            let at = at.min(ends);
+            steps.push(Step { at, client, act });
+        };
+        let journal = random.chance(800);
+        let records = !journal || random.chance(500);
+        add(begins, Act::DiskFails { journal, records });
+        if random.chance(500) {
+            let crash = Act::Crash {
+                outputs: random.below(30),
+                shut: random.chance(250),
+                lose_answers: random.chance(200),
+            };
+            let within = u64::try_from(over.saturating_sub(begins).as_millis()).unwrap_or(0);
+            add(begins + random.millis(0, within), crash);
+        }
+        add(over, Act::DiskHeals);
     }
     steps.sort_by_key(|step| step.at);
 }

@@ -256,13 +256,7 @@ fn a_failed_write_poisons_the_store_until_it_is_opened_again() {
     let home = Home::new();
     let (store, _) = home.open();
     store.apply(&[Op::put(Kind::Meta, "kept", "x")]).unwrap();
-    store
-        .shared
-        .writer
-        .lock()
-        .connection
-        .execute_batch("PRAGMA max_page_count = 1")
-        .unwrap();
+    store.narrow();
     let big = [
         Op::put(Kind::Session, "1", vec![1; 60_000]),
         Op::put(Kind::Session, "2", vec![1; 60_000]),

@@ -181,7 +181,10 @@ fn status_tells_the_gateway_and_where_it_is() {
     let status = gateway.run(&["status", "--json"]).json();
     assert_eq!(status["pid"], gateway.pid());
     assert_eq!(status["servers"], json!({ "total": 4, "unavailable": 2 }));
-    assert_eq!(status["sessions"], json!({ "total": 0, "attached": 0 }));
+    assert_eq!(
+        status["sessions"],
+        json!({ "total": 0, "attached": 0, "atRest": 0 })
+    );
     assert_eq!(status["listen"][0], format!("{}/mcp", gateway.url));
     assert_eq!(status["configFiles"], json!([gateway.path("config.json")]));
     let table = gateway.run(&["status"]);

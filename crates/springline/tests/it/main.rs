@@ -16,6 +16,7 @@ mod child;
 mod cli;
 mod comeback;
 mod credential;
+mod disk;
 mod endpoint;
 mod exchange;
 mod fidelity;
