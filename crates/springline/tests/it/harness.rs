@@ -412,6 +412,13 @@ impl Flow {
         self.header("content-type") == Some("text/event-stream")
     }
 
+    /// Waits until something has come behind what was read.
+    pub(crate) async fn begun(&mut self) {
+        while self.held.is_empty() {
+            assert!(self.more().await, "an end, and nothing before it");
+        }
+    }
+
     async fn more(&mut self) -> bool {
         let frame = soon("more of an answer", self.body.frame()).await;
         match frame {

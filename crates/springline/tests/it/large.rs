@@ -132,7 +132,7 @@ async fn whoever_breaks_off_hears_that_the_result_is_lost() {
     answer(&server, "application/json", body);
     let mut flow = charge(&client, 1).await;
     let cursor = soon("the priming event", flow.event()).await.unwrap();
-    soon("the call", server.wait(|log| log.executed("b1") == 1)).await;
+    soon("the answer's begin", flow.begun()).await;
     drop(flow);
     let mut again = client.listen(cursor.id.as_deref()).await;
     let told = soon("the error", again.message()).await.unwrap();
