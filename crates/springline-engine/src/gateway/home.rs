@@ -39,21 +39,16 @@ impl Home {
         }
     }
 
-    /// Passes a request on to whatever took the place of the upstream of this name.
+    /// Passes a request on to whatever its session uses by this name now. What several sessions share
+    /// keeps its own requests.
     pub(super) fn pass_on(&self, server: &Arc<str>, key: CallKey, moved: Box<Moved>) {
         let input = Input::Take { key, moved };
-        match self {
-            Self::Session(session) => {
-                if let Some(session) = session.upgrade() {
-                    session.to_upstream(server, input, &mut Errand::none());
-                }
+        if let (SessionKey::SHARED, Self::Global(global)) = (key.session, self) {
+            if let Some(global) = global.upgrade() {
+                global.take(input);
             }
-            Self::Global(global) => {
-                if let Some(global) = global.upgrade() {
-                    global.take(input);
-                }
-            }
-            Self::Nobody => {}
+        } else if let Some(session) = self.session(key.session) {
+            session.to_upstream(server, input, &mut Errand::none());
         }
     }
 

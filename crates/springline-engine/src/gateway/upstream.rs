@@ -184,9 +184,7 @@ impl UpstreamCell {
                 server,
                 event,
             } => self.home.tell(session, server, event),
-            Output::Moved { key, moved } => {
-                self.home.pass_on(self.carrier.server(), key, moved);
-            }
+            Output::Moved { key, server, moved } => self.home.pass_on(&server, key, moved),
             Output::Emit(event) => {
                 if let Some(generation) = settles_start(&event) {
                     self.release(generation);

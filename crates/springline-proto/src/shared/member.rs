@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::wish::changes_something;
+use super::wish::{Change, changes_something};
 use super::{Bound, Parted, Shared};
 use crate::call::{CallKey, Generation, Moment};
 use crate::json;
 use crate::message::Message;
 use crate::method::Method;
 use crate::session::Level;
-use crate::upstream::{Binding, Input, Legacy, Moved, SessionEvent};
+use crate::upstream::{Binding, Input, Legacy, SessionEvent};
 
 impl Shared {
     /// A session says something.
@@ -53,14 +53,16 @@ impl Shared {
             } => {
                 self.bind(binding);
                 self.note_call(key, binding);
-                self.on_call(now, binding, key, message, stretches);
+                self.on_call(now, binding, key, message.into(), stretches);
             }
             Input::Take { key, moved } => {
                 self.bind(binding);
                 self.note_call(key, binding);
                 match moved.message().cloned() {
-                    Some(message) if changes_something(&message) => {
-                        self.on_call(now, binding, key, message, false);
+                    Some(message)
+                        if changes_something(&message) && !self.wishes.contains_key(&key) =>
+                    {
+                        self.on_call(now, binding, key, Change::moved(message, moved), false);
                     }
                     Some(_) | None => self.on_take(now, key, moved),
                 }
@@ -114,6 +116,7 @@ impl Shared {
 
     /// A session that had an upstream of its own until now.
     fn on_join(&mut self, now: Moment, binding: &Binding, legacy: &Legacy) {
+        self.machine.begin_above(legacy.generation());
         let (uris, level) = legacy.wishes();
         let bound = self.bind(binding);
         bound.hello = legacy.hello().cloned();
@@ -264,7 +267,7 @@ impl Shared {
         let mut moved = Vec::new();
         for key in keys {
             let taken = match self.take_waiting(key) {
-                Some(message) => Some(Box::new(Moved::fresh(now, message))),
+                Some(change) => Some(change.into_moved(now)),
                 None => self.machine.extract(key, bound.hello.as_ref()),
             };
             if let Some(taken) = taken {

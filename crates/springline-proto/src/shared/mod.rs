@@ -24,7 +24,7 @@ use bytes::Bytes;
 pub use self::serving::{Handover, Parted, Serving};
 
 use self::inbound::Asked;
-use self::wish::{Line, Topic, Wish};
+use self::wish::{Change, Line, Topic, Wish};
 use crate::call::{CallKey, Generation, Moment, SessionKey};
 use crate::session::Level;
 use crate::upstream::{
@@ -151,8 +151,13 @@ impl Shared {
         calls.retain(|key, _| !self.machine.stays(*key));
         let mut bindings = self.bindings.clone();
         bindings.retain(|_, bound| !bound.parting);
+        let mut machine = self.machine.legacy();
+        if bindings.is_empty() {
+            // Nobody wants an instance, nor a record of none.
+            machine.forget();
+        }
         Legacy {
-            machine: self.machine.legacy(),
+            machine,
             hello: self.hello.clone(),
             bindings,
             calls,
@@ -235,6 +240,8 @@ impl Shared {
         while let Some(output) = self.machine.poll() {
             if let Output::ToSession { session, event, .. } = output {
                 self.on_event(now, session, event);
+            } else if let Output::Moved { key, server, moved } = output {
+                self.pass_on(key, server, moved);
             } else {
                 self.out.push_back(output);
             }
@@ -268,6 +275,18 @@ impl Shared {
         }
     }
 
+    /// A request goes on wherever its session goes now, and is none of this one's any more.
+    fn pass_on(&mut self, key: CallKey, server: Arc<str>, moved: Box<Moved>) {
+        let name = self.calls.remove(&key);
+        let server = name.unwrap_or(server);
+        let binding = Binding {
+            session: key.session,
+            server: Arc::clone(&server),
+        };
+        self.out.push_back(Output::Moved { key, server, moved });
+        self.forget_parted(&binding);
+    }
+
     fn own_key(&mut self) -> CallKey {
         self.own_last = self.own_last.saturating_add(1);
         CallKey {
@@ -280,8 +299,8 @@ impl Shared {
     fn on_drain(&mut self, now: Moment, drain: Drain) {
         self.machine.handle(now, Input::Drain(drain));
         for (_, line) in std::mem::take(&mut self.lines) {
-            for (key, message) in line.into_waiting() {
-                self.ask_machine(now, key, message);
+            for (key, change) in line.into_waiting() {
+                self.machine.handle(now, change.into_input(key, false));
             }
         }
     }
@@ -295,7 +314,7 @@ impl Shared {
         let wish = self.wishes.remove(&key);
         let message = moved.message().cloned();
         match wish.zip(message) {
-            Some((wish, message)) => self.begin(now, key, message, wish),
+            Some((wish, message)) => self.begin(now, key, Change::moved(message, moved), wish),
             None => self.machine.handle(now, Input::Take { key, moved }),
         }
     }

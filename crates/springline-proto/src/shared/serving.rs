@@ -97,7 +97,8 @@ impl Serving {
         }
     }
 
-    fn upstream(&self) -> &Upstream {
+    /// The upstream machine, whoever uses it.
+    pub fn upstream(&self) -> &Upstream {
         match self {
             Self::Own(machine) => machine,
             Self::Shared(machine) => machine.machine(),

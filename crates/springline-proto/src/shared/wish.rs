@@ -10,13 +10,13 @@ use bytes::Bytes;
 
 use super::Shared;
 use crate::call::{CallKey, Moment, SessionKey};
-use crate::error::{Fault, FaultKind};
+use crate::error::{Fault, FaultKind, Outcome};
 use crate::json;
 use crate::message::Message;
 use crate::method::Method;
 use crate::session::Level;
 use crate::settings::SUBSCRIPTIONS_MAX;
-use crate::upstream::{Binding, Input, SessionEvent};
+use crate::upstream::{Binding, Input, Moved, SessionEvent};
 
 /// Something that is changed by one request at a time.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -59,7 +59,58 @@ pub(super) struct Line {
     /// The one that the server has.
     current: Option<CallKey>,
     /// Those that come after it. Bounded by the pending requests of all sessions.
-    queue: VecDeque<(CallKey, Message, Wish)>,
+    queue: VecDeque<(CallKey, Change, Wish)>,
+}
+
+/// A request that changes something.
+#[derive(Debug)]
+pub(super) struct Change {
+    message: Message,
+    /// What is known of it, if another machine had it before: it may have run there, and its deadline
+    /// goes on.
+    moved: Option<Box<Moved>>,
+}
+
+impl Change {
+    pub(super) fn moved(message: Message, moved: Box<Moved>) -> Self {
+        let moved = Some(moved);
+        Self { message, moved }
+    }
+
+    /// As the upstream machine takes it.
+    pub(super) fn into_input(self, key: CallKey, stretches: bool) -> Input {
+        let message = self.message;
+        match self.moved {
+            Some(moved) => Input::Take {
+                key,
+                moved: moved.saying(message),
+            },
+            None => Input::Call {
+                key,
+                message,
+                stretches,
+            },
+        }
+    }
+
+    /// As another machine takes it.
+    pub(super) fn into_moved(self, now: Moment) -> Box<Moved> {
+        let message = self.message;
+        self.moved
+            .unwrap_or_else(|| Box::new(Moved::fresh(now, message)))
+    }
+
+    fn outcome(&self) -> Outcome {
+        let moved = self.moved.as_ref();
+        moved.map_or(Outcome::NotExecuted, |moved| moved.outcome())
+    }
+}
+
+impl From<Message> for Change {
+    fn from(message: Message) -> Self {
+        let moved = None;
+        Self { message, moved }
+    }
 }
 
 impl Line {
@@ -67,10 +118,8 @@ impl Line {
         self.queue.iter().map(|(key, _, wish)| (*key, wish))
     }
 
-    pub(super) fn into_waiting(self) -> impl Iterator<Item = (CallKey, Message)> {
-        self.queue
-            .into_iter()
-            .map(|(key, message, _)| (key, message))
+    pub(super) fn into_waiting(self) -> impl Iterator<Item = (CallKey, Change)> {
+        self.queue.into_iter().map(|(key, change, _)| (key, change))
     }
 }
 
@@ -81,12 +130,13 @@ impl Shared {
         now: Moment,
         binding: &Binding,
         key: CallKey,
-        message: Message,
+        change: Change,
         stretches: bool,
     ) {
-        match Self::wish_of(binding, &message) {
+        match Self::wish_of(binding, &change.message) {
             Some(Wish::Subscribe(..)) if self.holds_enough(binding) => {
                 let fault = Fault::new(FaultKind::TooManyPending)
+                    .outcome(change.outcome())
                     .because("too many subscriptions with a shared server")
                     .of(&binding.server);
                 let server_error = None;
@@ -99,15 +149,8 @@ impl Shared {
                     },
                 );
             }
-            Some(wish) => self.begin(now, key, message, wish),
-            None => {
-                let call = Input::Call {
-                    key,
-                    message,
-                    stretches,
-                };
-                self.machine.handle(now, call);
-            }
+            Some(wish) => self.begin(now, key, change, wish),
+            None => self.machine.handle(now, change.into_input(key, stretches)),
         }
     }
 
@@ -140,13 +183,13 @@ impl Shared {
     }
 
     /// Takes a change in: now, or after those of the same thing that came before.
-    pub(super) fn begin(&mut self, now: Moment, key: CallKey, message: Message, wish: Wish) {
+    pub(super) fn begin(&mut self, now: Moment, key: CallKey, change: Change, wish: Wish) {
         let topic = wish.topic();
         self.lines
             .entry(topic.clone())
             .or_default()
             .queue
-            .push_back((key, message, wish));
+            .push_back((key, change, wish));
         self.go_on(now, &topic);
     }
 
@@ -159,32 +202,22 @@ impl Shared {
             if line.current.is_some() {
                 return;
             }
-            let Some((key, message, mut wish)) = line.queue.pop_front() else {
+            let Some((key, mut change, mut wish)) = line.queue.pop_front() else {
                 self.lines.remove(topic);
                 return;
             };
-            match self.message_for(&message, &mut wish) {
+            match self.message_for(&change.message, &mut wish) {
                 Some(message) => {
+                    change.message = message;
                     if let Some(line) = self.lines.get_mut(topic) {
                         line.current = Some(key);
                     }
                     self.wishes.insert(key, wish);
-                    self.ask_machine(now, key, message);
+                    self.machine.handle(now, change.into_input(key, false));
                 }
                 None => self.answer(key),
             }
         }
-    }
-
-    /// A change: its answer is read here.
-    pub(super) fn ask_machine(&mut self, now: Moment, key: CallKey, message: Message) {
-        let stretches = false;
-        let call = Input::Call {
-            key,
-            message,
-            stretches,
-        };
-        self.machine.handle(now, call);
     }
 
     /// What the server is asked for this change; nothing if it is so already.
@@ -350,10 +383,10 @@ impl Shared {
     }
 
     /// Takes a change out that the server was not asked for yet.
-    pub(super) fn take_waiting(&mut self, key: CallKey) -> Option<Message> {
+    pub(super) fn take_waiting(&mut self, key: CallKey) -> Option<Change> {
         self.lines.values_mut().find_map(|line| {
             let at = line.queue.iter().position(|(held, ..)| *held == key)?;
-            line.queue.remove(at).map(|(_, message, _)| message)
+            line.queue.remove(at).map(|(_, change, _)| change)
         })
     }
 
@@ -426,7 +459,7 @@ impl Shared {
             return;
         };
         let key = self.own_key();
-        self.begin(now, key, message, Wish::Adjust(topic));
+        self.begin(now, key, message.into(), Wish::Adjust(topic));
     }
 }
 

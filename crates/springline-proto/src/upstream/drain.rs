@@ -6,6 +6,7 @@
 //! answered the instances are ended, sessions by DELETE.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -65,7 +66,7 @@ impl Moved {
     }
 
     /// What is known of its execution if it goes no further.
-    pub(super) fn outcome(&self) -> Outcome {
+    pub(crate) fn outcome(&self) -> Outcome {
         self.pending.outcome_if_dropped()
     }
 
@@ -94,6 +95,17 @@ impl Legacy {
     /// The handshake of the session.
     pub(crate) fn hello(&self) -> Option<&Hello> {
         self.hello.as_ref()
+    }
+
+    /// No client is left: what takes the place begins from nothing, but for the names of instances.
+    pub(crate) fn forget(&mut self) {
+        self.hello = None;
+        self.was_ready = false;
+    }
+
+    /// The last generation that its client heard of.
+    pub(crate) fn generation(&self) -> Generation {
+        self.generation
     }
 
     /// Whether its client is attached.
@@ -234,7 +246,7 @@ impl Upstream {
             }
             Drain::Move => {
                 let moved = Box::new(Moved::of(pending, self.hello.clone()));
-                self.out.push_back(Output::Moved { key, moved });
+                self.pass_on_moved(key, moved);
             }
         }
     }
@@ -256,7 +268,8 @@ impl Upstream {
     }
 
     pub(super) fn pass_on_moved(&mut self, key: CallKey, moved: Box<Moved>) {
-        self.out.push_back(Output::Moved { key, moved });
+        let server = Arc::clone(&self.config.server);
+        self.out.push_back(Output::Moved { key, server, moved });
     }
 
     pub(super) fn on_take(&mut self, now: Moment, key: CallKey, moved: Moved) {

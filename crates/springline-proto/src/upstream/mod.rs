@@ -246,8 +246,12 @@ impl Upstream {
             Input::Take { key, moved } => self.on_take(now, key, *moved),
             Input::Settings(settings) => self.on_settings(*settings),
             Input::Of { input, .. } => self.handle(now, *input),
-            // An upstream of one session remembers it itself.
-            Input::Holds { .. } | Input::Join(_) => {}
+            Input::Holds {
+                subscriptions,
+                level,
+            } => self.on_holds(subscriptions, level),
+            // An upstream of one session begins with it.
+            Input::Join(_) => {}
             Input::Close { fault, end_session } => {
                 self.drain = None;
                 self.on_close(now, &fault, end_session);

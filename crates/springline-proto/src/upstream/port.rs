@@ -419,6 +419,8 @@ pub enum Output {
     Moved {
         /// Who asks.
         key: CallKey,
+        /// The name by which that session knows the server: it may go another way by now.
+        server: Arc<str>,
         /// The request.
         moved: Box<super::Moved>,
     },

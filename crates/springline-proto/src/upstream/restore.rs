@@ -111,6 +111,20 @@ impl Restore {
 }
 
 impl Upstream {
+    /// What the session had set up before a restart. An upstream that was there then remembers it
+    /// itself; where the session shared one, nobody else does.
+    pub(super) fn on_holds(&mut self, subscriptions: Vec<Box<str>>, level: Option<Bytes>) {
+        if self.generation_last > Generation(0) {
+            return;
+        }
+        for uri in subscriptions {
+            self.restore.keep_subscription(&uri);
+        }
+        if let Some(level) = level {
+            self.restore.set_log_level(level);
+        }
+    }
+
     pub(super) fn internal_key(&mut self) -> CallKey {
         self.internal_next = self.internal_next.saturating_add(1);
         CallKey {

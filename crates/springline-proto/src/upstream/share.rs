@@ -46,6 +46,11 @@ impl Upstream {
         share_settings(std::sync::Arc::make_mut(&mut self.config.settings))
     }
 
+    /// Instances get names above this one: a session that comes here has heard of it (I3).
+    pub(crate) fn begin_above(&mut self, generation: Generation) {
+        self.generation_last = self.generation_last.max(generation);
+    }
+
     /// The last generation, or zero.
     pub(crate) fn generation(&self) -> Generation {
         self.generation_last
@@ -124,7 +129,10 @@ impl Upstream {
         if matches!(pending.place, Place::Sent { .. }) && !pending.sets_up() {
             return None;
         }
-        let pending = self.give_up(key)?;
+        let was_sent = matches!(pending.place, Place::Sent { .. });
+        let mut pending = self.give_up(key)?;
+        // Nobody hears what comes of it here: it may have run (I4).
+        pending.may_have_run |= was_sent;
         Some(Box::new(Moved::of(pending, hello.cloned())))
     }
 
@@ -155,6 +163,13 @@ pub(crate) fn share_settings(settings: &mut UpstreamSettings) -> Option<Duration
 }
 
 impl Moved {
+    /// The same request in other words.
+    #[must_use]
+    pub(crate) fn saying(mut self: Box<Self>, message: Message) -> Box<Self> {
+        self.pending.task = Task::Client(message);
+        self
+    }
+
     /// The request, unless it is a start.
     pub(crate) fn message(&self) -> Option<&Message> {
         match &self.pending.task {

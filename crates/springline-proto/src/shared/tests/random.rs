@@ -5,14 +5,16 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bytes::Bytes;
 
 use super::{binding, config, hello, key, request};
-use crate::call::{CallKey, Generation, Moment};
+use crate::call::{CallKey, Generation, Moment, SessionKey};
 use crate::error::{Fault, FaultKind};
 use crate::json;
 use crate::message::{Kind, Message};
 use crate::random::Random;
 use crate::session::Level;
 use crate::shared::Shared;
-use crate::upstream::{Drain, End, Event, Input, Output, Purpose, SessionEvent, Standby, Upstream};
+use crate::upstream::{
+    Binding, Drain, End, Event, Input, Output, Purpose, SessionEvent, Standby, Upstream,
+};
 
 const URIS: [&str; 3] = ["x:/a", "x:/b", "x:/c"];
 const LEVELS: [&str; 3] = ["debug", "info", "error"];
@@ -148,10 +150,18 @@ impl World {
                 self.ended += 1;
                 self.places[at].instances.remove(&generation);
             }
-            Output::Moved { key, moved } => {
+            Output::Moved { key, server, moved } => {
                 let last = self.places.len() - 1;
                 assert_ne!(at, last, "{}", self.seed);
-                self.work.push_back((last, Input::Take { key, moved }));
+                let mut input = Input::Take { key, moved };
+                if key.session != SessionKey::SHARED {
+                    let session = key.session;
+                    input = Input::Of {
+                        binding: Binding { session, server },
+                        input: Box::new(input),
+                    };
+                }
+                self.work.push_back((last, input));
             }
             Output::ToSession {
                 session,

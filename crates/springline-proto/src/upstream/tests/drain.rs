@@ -112,7 +112,7 @@ fn what_set_up_state_and_moved_may_have_run_wherever_it_ends() {
     old.machine.handle(now, Input::Drain(Drain::Move));
     let mut taken = None;
     while let Some(output) = old.machine.poll() {
-        if let Output::Moved { key, moved } = output {
+        if let Output::Moved { key, moved, .. } = output {
             taken = Some((key, moved));
         }
     }
@@ -250,7 +250,7 @@ fn the_next_machine_takes_what_moved_and_its_generations_follow_on() {
     let mut new = Upstream::succeed(config(), legacy, now);
     let mut opened = Vec::new();
     for output in moved {
-        if let Output::Moved { key, moved } = output {
+        if let Output::Moved { key, moved, .. } = output {
             opened.extend(drained(&mut new, now, Input::Take { key, moved }));
         }
     }
