@@ -192,19 +192,19 @@ impl Rest {
     /// Removes what is stored of upstreams whose entry is gone, or is shared otherwise now, and of
     /// those whose session is gone: their sessions are left to expire. Nobody has the configuration to
     /// end the former with, and the latter were about to be ended when an earlier process ended.
-    /// `is_configured` is asked for the name of the entry and whether all sessions shared it,
-    /// `has_session` for a session. Blocks on the disk.
+    /// `is_configured` is asked for the name of the entry and whether all sessions shared it, `has_user`
+    /// for whom it belongs to and the name. Blocks on the disk.
     pub(crate) fn sweep(
         &self,
         is_configured: impl Fn(&str, bool) -> bool,
-        has_session: impl Fn(SessionDigest) -> bool,
+        has_user: impl Fn(SessionDigest, &str) -> bool,
         events: &Events,
     ) {
         self.tell_left(events);
         for (owner, server) in self.stored_upstreams() {
             let reason = if !is_configured(&server, owner == GLOBAL) {
                 "it is not configured any more"
-            } else if owner != GLOBAL && Some(owner) != self.pipe && !has_session(owner) {
+            } else if Some(owner) != self.pipe && !has_user(owner, &server) {
                 "the gateway ended before it was ended with the session of its client"
             } else {
                 continue;
@@ -469,7 +469,7 @@ mod tests {
         keep(&rest, [1; 32], &heirless, &[Output::Forget], &events);
         assert_eq!(names(&events), ["record.removal_failed", "store.failed"]);
         let events = Events::new(100);
-        rest.sweep(|_, _| false, |_| true, &events);
+        rest.sweep(|_, _| false, |_, _| true, &events);
         assert_eq!(names(&events), ["record.removal_failed"]);
     }
 
@@ -532,12 +532,12 @@ mod tests {
         let events = Events::new(100);
         let rest = rest(Arc::new(MemoryStore::default()));
         put(&rest, [1; 32]);
-        rest.sweep(|_, _| true, |owner| owner == SESSION, &events);
+        rest.sweep(|_, _| true, |owner, _| owner == SESSION, &events);
         assert!(rest.has_upstream(SESSION, "s"));
-        rest.sweep(|_, _| true, |_| false, &events);
+        rest.sweep(|_, _| true, |_, _| false, &events);
         assert!(!rest.has_upstream(SESSION, "s"));
         assert_eq!(names(&events), ["session.left_to_expire"]);
-        rest.sweep(|_, _| true, |_| false, &events);
+        rest.sweep(|_, _| true, |_, _| false, &events);
         assert_eq!(events.counts(), [("session.left_to_expire", 1)]);
     }
 
@@ -547,7 +547,7 @@ mod tests {
         let mut rest = rest(Arc::new(MemoryStore::default()));
         rest.pipe = Some(SESSION);
         put(&rest, [1; 32]);
-        rest.sweep(|_, _| true, |_| false, &events);
+        rest.sweep(|_, _| true, |_, _| false, &events);
         assert!(rest.has_upstream(SESSION, "s"));
     }
 }

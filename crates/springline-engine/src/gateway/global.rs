@@ -129,7 +129,7 @@ impl GlobalCell {
         }
     }
 
-    /// A request that the machine before this one had not sent.
+    /// A request of its own that the machine before this one had not sent.
     pub(super) fn take(&self, input: Input) {
         let current = {
             let state = self.state.lock();
@@ -167,15 +167,17 @@ impl GlobalCell {
         self.replace(&current, &wanted);
     }
 
-    /// The entry is gone: calls in flight finish, then it is ended. Says whether nothing is left.
-    pub(super) fn drain(&self) -> bool {
-        if self.shared.is_instance(&self.name) {
-            return false;
-        }
+    /// If its last name is gone, or nobody uses it and nobody can come: calls in flight finish, then it
+    /// is ended.
+    pub(super) fn drain(&self) {
         let current = self.current();
-        let fault = Fault::new(FaultKind::ServerRemoved);
-        current.input(Input::Drain(Drain::Refuse(fault)));
-        current.is_gone() && current.is_unused() && self.state.lock().leaving.is_empty()
+        let is_shared = self.shared.global_spec(&self.name).is_some();
+        // Calls of sessions that parted from it are still answered, if need be by another instance.
+        let is_used = self.shared.is_instance(&self.name) && !current.is_unused();
+        if !is_shared && !is_used {
+            let fault = Fault::new(FaultKind::ServerRemoved);
+            current.input(Input::Drain(Drain::Refuse(fault)));
+        }
     }
 
     fn replace(self: &Arc<Self>, old: &Arc<UpstreamCell>, spec: &Arc<EntrySpec>) {

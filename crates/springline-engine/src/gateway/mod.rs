@@ -46,6 +46,7 @@ pub use self::rest::{Rest, RestError};
 pub use self::resting::RestingView;
 pub use self::session::{PartStream, SessionHandle, SessionView};
 
+use self::claim::GLOBAL;
 use self::entry::{EntrySpec, LAST_WORDS_MAX, Limits, SHUT_DOWN_MAX};
 use self::revive::hex;
 use self::session::SessionCell;
@@ -124,13 +125,14 @@ impl Gateway {
                     entries.get(name).is_some_and(|spec| !spec.is_global())
                 }
             };
-            let has_session = |owner| {
+            let has_user = |owner, server: &str| {
+                if owner == GLOBAL {
+                    return sweeper.is_live(server) || sweeper.is_awaited(server);
+                }
                 let live = || sweeper.sessions().iter().any(|cell| cell.rest == owner);
                 stored.contains(&owner) || live()
             };
-            sweeper
-                .rest
-                .sweep(is_configured, has_session, &sweeper.events);
+            sweeper.rest.sweep(is_configured, has_user, &sweeper.events);
         });
         spawn::named("timer", Arc::clone(&shared.timer).run());
         spawn::named("session expiry", expire_sessions(Arc::downgrade(&shared)));

@@ -161,9 +161,7 @@ impl Shared {
         }
         // Those that are gone last: their sessions have taken along what need not end there.
         for global in self.globals() {
-            if global.drain() {
-                self.forget_global(global.name());
-            }
+            global.drain();
         }
     }
 }
@@ -433,7 +431,7 @@ impl SessionCell {
         }
     }
 
-    fn end(&self, cell: Arc<UpstreamCell>) {
+    pub(super) fn end(&self, cell: Arc<UpstreamCell>) {
         let fault = Fault::new(FaultKind::SessionEnded);
         cell.input(Input::Close {
             fault,

@@ -1,7 +1,7 @@
 //! Drives one session machine and carries its answers to the connections that wait for them.
 
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -110,6 +110,8 @@ pub(crate) struct SessionCell {
     next: AtomicU64,
     /// The last frame of a socket's client that was taken and is noted in the journal.
     taken: AtomicU64,
+    /// It has ended: it comes to no upstream any more. Set before they are let go of.
+    is_over: AtomicBool,
     pub(super) shared: Arc<Shared>,
     this: Weak<SessionCell>,
 }
@@ -189,6 +191,7 @@ impl SessionCell {
             leaving: Mutex::default(),
             parted: Mutex::default(),
             next: AtomicU64::new(1),
+            is_over: AtomicBool::new(false),
             shared,
             this: this.clone(),
         })
@@ -372,14 +375,26 @@ impl SessionCell {
             | UpstreamInput::Cancel { .. }
             | UpstreamInput::Asking { .. } => return,
             UpstreamInput::Close { .. } if !self.has_to_end(server) => return,
+            // A request that an upstream passed on, and nobody waits for any more.
+            _ if self.is_over.load(Ordering::Acquire) => return,
             _ => {}
         }
         let way = self.shared.way(server, self);
-        {
+        let late = {
             let mut upstreams = self.upstreams.lock();
-            if !upstreams.contains_key(server) {
-                upstreams.insert(Arc::clone(server), way);
+            if self.is_over.load(Ordering::Acquire) {
+                Some(way)
+            } else {
+                if !upstreams.contains_key(server) {
+                    upstreams.insert(Arc::clone(server), way);
+                }
+                None
             }
+        };
+        match late {
+            Some(Way::Own(cell)) => return self.end(cell),
+            Some(Way::Global(global)) => return self.leave_global(server, &global),
+            None => {}
         }
         // The entry may have changed since it was read for this one.
         self.reconcile(server);
@@ -458,6 +473,7 @@ impl SessionCell {
         for mailbox in routes.exchanges.values().chain(routes.connections.values()) {
             mailbox.close();
         }
+        self.is_over.store(true, Ordering::Release);
         self.end_leaving();
         let mut globals = std::mem::take(&mut *self.parted.lock());
         let upstreams = std::mem::take(&mut *self.upstreams.lock());

@@ -61,7 +61,8 @@ pub(crate) struct Shared {
     /// Live sessions by wire id. A shard is held for a look-up or a change.
     shards: [Mutex<HashMap<Box<str>, Arc<SessionCell>>>; SHARDS],
     /// Upstreams that all sessions share, by the name of their entry. Held for a look-up, or while
-    /// one is made: so none is made twice, and its record has one claimant.
+    /// one is made: so none is made twice, and its record has one claimant. One whose entry went stays
+    /// for its return: instances go on being told apart, and no record is claimed twice.
     globals: Mutex<BTreeMap<Arc<str>, Arc<GlobalCell>>>,
     /// Upstreams whose session is over and whose end is under way.
     retired: Mutex<Vec<Arc<UpstreamCell>>>,
@@ -296,14 +297,14 @@ impl Shared {
         self.globals.lock().values().cloned().collect()
     }
 
-    /// Forgets a shared upstream of which nothing is left.
-    pub(super) fn forget_global(&self, name: &str) {
-        self.globals.lock().remove(name);
+    /// Whether a shared upstream of this name is there.
+    pub(super) fn is_live(&self, instance: &str) -> bool {
+        self.globals.lock().contains_key(instance)
     }
 
-    /// Whether a shared upstream of this name is there, or at rest.
+    /// The same, or at rest.
     pub(super) fn has_global(&self, instance: &str) -> bool {
-        self.globals.lock().contains_key(instance) || self.rest.has_upstream(GLOBAL, instance)
+        self.is_live(instance) || self.rest.has_upstream(GLOBAL, instance)
     }
 
     /// Whether a session that does not use this instance now may come back to it: one at rest, or
