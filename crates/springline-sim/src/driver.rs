@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use springline_proto::call::{ExchangeId, Generation, Moment};
+use springline_proto::call::{ExchangeId, Generation, Moment, SessionKey};
 use springline_proto::message::{Kind, Message};
-use springline_proto::upstream::{End, Event as Told, Input, Output, Purpose, Route};
+use springline_proto::upstream::{End, Event as Told, Input, Output, Purpose, Route, SessionEvent};
 
 use crate::book::Violation;
 use crate::plan::Fault;
@@ -42,8 +42,8 @@ impl World {
                 self.check_licence(at)?;
                 self.open(at, generation)
             }
-            Output::Moved { key, moved } => {
-                self.moved(at, key, moved);
+            Output::Moved { key, server, moved } => {
+                self.moved(at, key, &server, moved);
                 Ok(())
             }
             Output::Send {
@@ -91,12 +91,26 @@ impl World {
                 delete,
                 route,
             } => self.end(at, generation, delete, route),
-            Output::ToSession { session, event, .. } if self.stack.is_empty() => {
-                self.hear(at, session, event)
-            }
-            Output::ToSession { session, event, .. } => self.report(at, session, event),
+            Output::ToSession {
+                session,
+                server,
+                event,
+            } => self.tell(at, session, server, event),
             Output::Emit(event) => self.judge_event(at, &event),
         }
+    }
+
+    fn tell(
+        &mut self,
+        at: usize,
+        session: SessionKey,
+        server: Arc<str>,
+        event: SessionEvent,
+    ) -> Result<(), Violation> {
+        if self.stack.is_empty() {
+            return self.hear(at, session, event);
+        }
+        self.report(at, session, server, event)
     }
 
     /// Opens an event stream by GET.
@@ -255,7 +269,7 @@ impl World {
             Told::Resumed { .. } => licence.spent = true,
             Told::StartFailed { .. }
             | Told::Ended {
-                reason: "abandoned",
+                reason: "abandoned" | "no session uses it",
                 ..
             } => {
                 licence.opens += 1;
@@ -569,7 +583,7 @@ impl World {
         if running.over || dead {
             return;
         }
-        if seat.writing.is_some() {
+        if seat.writing.is_some() && !seat.catches_up {
             seat.inbox.push_back(input);
             return;
         }

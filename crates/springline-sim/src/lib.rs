@@ -44,11 +44,13 @@ pub enum Scene {
     Stack,
     /// The same with other configurations while it runs, and with a store that is slow or fails.
     Reload,
+    /// The same with servers that all sessions share, some of them under two names.
+    Global,
 }
 
 impl Scene {
     /// All, in the order in which a seed runs in them.
-    pub const ALL: [Self; 3] = [Self::Upstream, Self::Stack, Self::Reload];
+    pub const ALL: [Self; 4] = [Self::Upstream, Self::Stack, Self::Reload, Self::Global];
 
     /// The name on the command line and in regressions.
     pub fn as_str(self) -> &'static str {
@@ -56,6 +58,7 @@ impl Scene {
             Self::Upstream => "upstream",
             Self::Stack => "stack",
             Self::Reload => "reload",
+            Self::Global => "global",
         }
     }
 }
@@ -68,8 +71,8 @@ pub fn run(scene: Scene, seed: u64, trace: bool) -> Outcome {
             world = World::new(seed, trace);
             violation = world.run().err();
         }
-        Scene::Stack | Scene::Reload => {
-            let plan = StackPlan::draw(seed, scene == Scene::Reload);
+        Scene::Stack | Scene::Reload | Scene::Global => {
+            let plan = StackPlan::draw(seed, scene);
             world = World::with_clients(plan, trace);
             violation = world.run_stack().err();
         }
@@ -102,7 +105,7 @@ pub fn run_twice(scene: Scene, seed: u64) -> Outcome {
 pub fn print(scene: Scene, seed: u64) -> u64 {
     match scene {
         Scene::Upstream => plan::Plan::draw(seed).print(),
-        Scene::Stack | Scene::Reload => StackPlan::draw(seed, scene == Scene::Reload).print(),
+        Scene::Stack | Scene::Reload | Scene::Global => StackPlan::draw(seed, scene).print(),
     }
 }
 

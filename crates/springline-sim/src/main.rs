@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use springline_sim::{Bounds, Kind, Outcome, Scene, explore, run, run_twice};
 
-const USAGE: &str = "usage: springline-sim [--scene upstream|stack|reload] (--seed N [--trace] | --seeds A..B | --fresh-seconds S | --regressions | --model FAULTS)...";
+const USAGE: &str = "usage: springline-sim [--scene upstream|stack|reload|global] (--seed N [--trace] | --seeds A..B | --fresh-seconds S | --regressions | --model FAULTS)...";
 /// Of so many seeds one is run twice, for I12: that costs a sixteenth.
 const TWICE_EACH: u64 = 16;
 /// Failures that are shown before a range ends early.

@@ -30,7 +30,7 @@ impl World {
         let id = String::from_utf8_lossy(&id).into_owned();
         let number = number_in(&text, "\"n\":");
         if let Some(number) = number {
-            let session = self.seats[at].session.0;
+            let session = self.caller(at, number);
             let arrived = self.book.arrived(number, session, &id, &text);
             let done = arrived.and_then(|()| self.book.executed(number));
             self.hold(done);
@@ -44,7 +44,7 @@ impl World {
             }
         }
         if self.strikes(Fault::Asks) {
-            said.push(Said::Text(self.question(at, generation)));
+            said.push(Said::Text(self.question(at, generation, number)));
         }
         self.push_answer(&mut said, &id, number, &text);
         said
@@ -122,8 +122,19 @@ impl World {
         )
     }
 
-    /// A question of the server, of which it remembers the id.
-    fn question(&mut self, at: usize, generation: Generation) -> String {
+    /// The session whose call this is: where several share the server, any of those that mean it.
+    fn caller(&self, at: usize, number: usize) -> u64 {
+        let seat = &self.seats[at];
+        let own = self.book.get(number).map(|record| record.key.session.0);
+        match own {
+            Some(session) if seat.is_shared() && self.stack.means(number, &seat.server) => session,
+            _ => seat.session.0,
+        }
+    }
+
+    /// A question of the server, of which it remembers the id; and about which call, where the stream
+    /// on which it comes says so.
+    fn question(&mut self, at: usize, generation: Generation, about: Option<usize>) -> String {
         self.server.questions += 1;
         let id = format!("\"q{}\"", self.server.questions);
         let ping = self.random.chance(300);
@@ -131,7 +142,13 @@ impl World {
             running.questions.insert(id.clone());
         }
         let method = if ping { "ping" } else { "roots/list" };
-        format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}"}}"#)
+        let seat = &self.seats[at];
+        let about = about.filter(|_| seat.is_shared() && seat.http);
+        let params = about.map_or(String::new(), |number| {
+            let desk = self.caller(at, number);
+            format!(r#","params":{{"_meta":{{"desk":{desk}}}}}"#)
+        });
+        format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}"{params}}}"#)
     }
 
     /// An answer of the client came: it must be to a question of this very instance (I9).

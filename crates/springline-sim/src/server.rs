@@ -654,10 +654,31 @@ impl Answer<'_> {
         }
     }
 
+    /// On the stream of a session that several clients share.
+    fn tell_all(&mut self) {
+        for _ in 0..self.world.random.below(3) {
+            let (method, params) = self.world.random.pick(&[
+                ("tools/list_changed", ""),
+                ("resources/updated", r#","params":{"uri":"sim://a"}"#),
+            ]);
+            self.text(format!(
+                r#"{{"jsonrpc":"2.0","method":"notifications/{method}"{params}}}"#
+            ));
+        }
+        if self.strikes(Fault::GetBreaks) {
+            let id = self.world.random.chance(500).then(|| Arc::from("g1"));
+            self.stream_ended(id);
+        }
+    }
+
     fn listen(&mut self) {
         if self.strikes(Fault::GetFails) {
             let status = self.world.random.pick(&[404, 405, 503]);
             self.end(refused(status, None, "no"));
+            return;
+        }
+        if self.world.seats[self.seat].is_shared() {
+            self.tell_all();
             return;
         }
         let session = self.world.seats[self.seat].session.0;

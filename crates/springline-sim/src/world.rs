@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use springline_proto::call::{CallKey, ExchangeId, Generation, Moment, SessionKey};
 use springline_proto::settings::{ReplayPolicy, StateLossPolicy, UpstreamSettings};
+use springline_proto::shared::Serving;
 use springline_proto::upstream::{Input, Output, Standby, Transport, Upstream, UpstreamConfig};
 
 use crate::agenda::Agenda;
@@ -95,7 +96,7 @@ impl Running {
     reason = "facts, each true or not on its own"
 )]
 pub(crate) struct Seat {
-    pub(crate) machine: Upstream,
+    pub(crate) machine: Serving,
     /// The session that it serves, and the name of its server entry.
     pub(crate) session: SessionKey,
     pub(crate) server: Arc<str>,
@@ -127,6 +128,8 @@ pub(crate) struct Seat {
     /// What waits until a write is done: outputs behind it, and inputs.
     pub(crate) writing: Option<VecDeque<Output>>,
     pub(crate) inbox: VecDeque<Input>,
+    /// The machine takes in what waits, though the write is not done: what comes out waits instead.
+    pub(crate) catches_up: bool,
 }
 
 /// Where an upstream stands in the configuration that is in force.
@@ -375,7 +378,7 @@ impl World {
         if self.seats[at].dead || self.stack.is_crashing() {
             return;
         }
-        if self.seats[at].writing.is_some() {
+        if self.seats[at].writing.is_some() && !self.seats[at].catches_up {
             self.seats[at].inbox.push_back(input);
             return;
         }
@@ -388,10 +391,7 @@ impl World {
                 .note([2, at as u64, 0, 0], b"", format_args!("{line}"));
         }
         let now = self.now;
-        if matches!(input, Input::Start { .. } | Input::Retire) {
-            self.seats[at].licence.opens += 1;
-        }
-        if matches!(&input, Input::Take { moved, .. } if moved.is_start()) {
+        if may_open(&input) {
             self.seats[at].licence.opens += 1;
         }
         let may_idle = matches!(input, Input::Timer)
@@ -403,6 +403,11 @@ impl World {
         }
         let machine = &mut self.seats[at].machine;
         let outputs: VecDeque<Output> = std::iter::from_fn(|| machine.poll()).collect();
+        let seat = &mut self.seats[at];
+        if let Some(writing) = seat.writing.as_mut().filter(|_| seat.catches_up) {
+            writing.extend(outputs);
+            return;
+        }
         if outputs.iter().any(is_written) && self.stack.writes_slowly(&mut self.random) {
             let when = now.after(self.random.millis(1, 400).min(WRITE_MAX));
             let seat = &mut self.seats[at];
@@ -412,6 +417,31 @@ impl World {
             return;
         }
         self.perform(at, outputs);
+    }
+
+    /// The machine of one that writes takes in what waits for that: before a change that must not come
+    /// ahead of it.
+    pub(crate) fn catch_up(&mut self, at: usize) {
+        if self.seats[at].writing.is_none() {
+            return;
+        }
+        self.seats[at].catches_up = true;
+        // What transports report comes from elsewhere, in its own order.
+        let inbox = std::mem::take(&mut self.seats[at].inbox);
+        let (said, rest): (VecDeque<Input>, VecDeque<Input>) = inbox.into_iter().partition(is_said);
+        self.seats[at].inbox = rest;
+        for input in said {
+            self.feed(at, input);
+        }
+        self.seats[at].catches_up = false;
+    }
+
+    /// What a change brought out waits behind the write that is under way, if one is.
+    pub(crate) fn collect(&mut self, at: usize) {
+        let seat = &mut self.seats[at];
+        if let Some(writing) = &mut seat.writing {
+            writing.extend(std::iter::from_fn(|| seat.machine.poll()));
+        }
     }
 
     /// Does what a machine wants, and arms its timer.
@@ -512,21 +542,24 @@ impl World {
     /// Bounds that hold after each step (I7, I8).
     fn check_step(&mut self, at: usize) {
         let seat = &self.seats[at];
-        let load = seat.machine.load();
+        let load = seat.machine.upstream().load();
         let spare = 2 * load.instances;
         // What a new or resumed instance is told again does not count.
         let waiting_max = self.plan.settings.waiting_max + seat.calls.len() + 8;
-        let broken = if load.exchanges > seat.live.len() + spare + self.withheld_len(at) {
-            Some(format!(
-                "{} exchanges are kept, {} are under way",
-                load.exchanges,
-                seat.live.len()
-            ))
-        } else if load.waiting > waiting_max || load.pending > seat.calls.len() + 16 {
-            Some(format!("{load:?}"))
-        } else {
-            None
-        };
+        // What is put into other hands beside all inputs comes out with one that waits.
+        let is_behind = seat.is_shared() && !seat.inbox.is_empty();
+        let broken =
+            if load.exchanges > seat.live.len() + spare + self.withheld_len(at) && !is_behind {
+                Some(format!(
+                    "{} exchanges are kept, {} are under way",
+                    load.exchanges,
+                    seat.live.len()
+                ))
+            } else if load.waiting > waiting_max || load.pending > seat.calls.len() + 16 {
+                Some(format!("{load:?}"))
+            } else {
+                None
+            };
         let broken = broken.map(|what| Violation::new("I8", what));
         let broken = broken.or_else(|| seat.spent(&self.plan.settings));
         let patience = self.start_patience();
@@ -562,7 +595,7 @@ impl World {
     pub(crate) fn check_sizes(&self) -> Result<(), Violation> {
         let live = self.seats.iter().enumerate().filter(|(_, seat)| !seat.dead);
         for (at, seat) in live {
-            let load = seat.machine.load();
+            let load = seat.machine.upstream().load();
             let rests = load.pending == 0 && load.waiting == 0;
             let small = load.instances <= 2;
             if !rests || !small {
@@ -637,12 +670,16 @@ impl Seat {
             settings: plan.settings.clone().into(),
             seed,
         };
-        Self::with(Upstream::new(config, now), http, SessionKey(at as u64))
+        Self::with(
+            Upstream::new(config, now).into(),
+            http,
+            SessionKey(at as u64),
+        )
     }
 
-    pub(crate) fn with(machine: Upstream, http: bool, session: SessionKey) -> Self {
+    pub(crate) fn with(machine: Serving, http: bool, session: SessionKey) -> Self {
         Self {
-            server: Arc::clone(machine.server()),
+            server: Arc::clone(machine.upstream().server()),
             machine,
             session,
             dead: false,
@@ -668,7 +705,38 @@ impl Seat {
             inherits: false,
             writing: None,
             inbox: VecDeque::new(),
+            catches_up: false,
         }
+    }
+}
+
+/// Whether a session says this, or the gateway itself.
+fn is_said(input: &Input) -> bool {
+    matches!(
+        input,
+        Input::Of { .. }
+            | Input::Start { .. }
+            | Input::Call { .. }
+            | Input::Notify { .. }
+            | Input::Reply { .. }
+            | Input::Cancel { .. }
+            | Input::Asking { .. }
+            | Input::Greet { .. }
+            | Input::Attached(_)
+            | Input::Drain(_)
+            | Input::Take { .. }
+            | Input::Settings(_)
+            | Input::Close { .. }
+    )
+}
+
+/// Whether the machine may need an instance for this that it would not need for a call.
+fn may_open(input: &Input) -> bool {
+    match input {
+        Input::Start { .. } | Input::Retire => true,
+        Input::Take { moved, .. } => moved.is_start(),
+        Input::Of { input, .. } => may_open(input),
+        _ => false,
     }
 }
 

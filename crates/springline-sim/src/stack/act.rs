@@ -452,6 +452,7 @@ impl World {
         let connection = Connection(self.stack.ordinal());
         let line = Line {
             foreign,
+            since: Some(self.now),
             seen: if matches!(named, Named::Last) {
                 seen.into_iter().collect()
             } else {
@@ -510,6 +511,7 @@ impl World {
         let line = Line {
             call: (!foreign).then_some(number),
             foreign,
+            since: Some(self.now),
             seen: if matches!(named, Named::Last) {
                 seen.into_iter().collect()
             } else {

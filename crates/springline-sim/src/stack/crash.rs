@@ -14,6 +14,7 @@ use springline_proto::message::Message;
 use springline_proto::session::{
     Input, Mark, Output, Part, Past, PastCall, Record as SessionRecord, Session,
 };
+use springline_proto::shared::Serving;
 use springline_proto::upstream::{
     Input as UpstreamInput, Output as UpstreamOutput, Record, SessionEvent, Upstream,
     UpstreamConfig,
@@ -146,6 +147,9 @@ impl World {
         self.stack.is_down = true;
         self.stack.epoch += 1;
         self.stack.generations.clear();
+        self.stack.globals.clear();
+        self.stack.global_ways.clear();
+        self.stack.parted.clear();
         for at in 0..self.seats.len() {
             self.bury(at);
         }
@@ -250,20 +254,28 @@ impl World {
             .map(|(at, desk)| (desk.key, at))
             .collect();
         // What belongs to no session, or to no entry, is removed and left to expire.
-        let entries = &self.stack.entries;
-        let is_configured = |server: &Arc<str>| {
-            let named = entries.iter().find(|entry| entry.name == *server);
-            named.is_some_and(|entry| entry.spec.is_some())
-        };
-        self.stack
-            .records
-            .retain(|(session, server), _| at_rest.contains_key(session) && is_configured(server));
+        let mut records = std::mem::take(&mut self.stack.records);
+        records.retain(|(session, server), _| {
+            let used = if *session == SessionKey::SHARED {
+                at_rest.values().any(|at| {
+                    let own = self.stack.desks[*at].stand.entry;
+                    let own = own.map(|entry| &self.stack.entries[entry].name);
+                    own.is_none_or(|name| self.stack.instance_of(name).as_ref() == Some(server))
+                })
+            } else {
+                at_rest.contains_key(session)
+            };
+            used && self.stack.spec_at(*session, server).is_some()
+        });
+        self.stack.records = records;
         self.stack
             .journal
             .retain(|key, _| at_rest.contains_key(&key.session));
         let records = self.stack.records.iter();
         let records: Vec<(bool, Bytes)> = records
-            .map(|((_, server), (who, record))| (self.stack.is_of(server, *who), record.clone()))
+            .map(|((session, server), (who, record))| {
+                (self.stack.is_of(*session, server, *who), record.clone())
+            })
             .collect();
         for (resumes, record) in records {
             // One of another definition is not used again.
@@ -389,15 +401,17 @@ impl World {
         record: Record,
         http: bool,
         session: SessionKey,
+        serve: impl FnOnce(Upstream) -> Serving,
     ) -> Seat {
         let resumes = http && record.is_resumable();
-        if resumes {
+        // Sessions tell a shared one themselves what they had set up.
+        if resumes && session != SessionKey::SHARED {
             let held = self.probe_upstream(&config, &record, session);
             self.hold(held);
         }
         let (generation, route) = (record.generation, record.route.clone());
         let machine = Upstream::resume(config, record, self.now);
-        let mut seat = Seat::with(machine, http, session);
+        let mut seat = Seat::with(serve(machine), http, session);
         seat.licence = Licence {
             resumed: resumes,
             opens: u32::from(!resumes),

@@ -294,7 +294,12 @@ impl World {
                 self.see_question(at, &message);
                 Ok(())
             }
-            Kind::Notification => self.see_notice(at, call, &message),
+            Kind::Notification => {
+                let now = self.now;
+                let line = self.line(at, way);
+                let again = line.is_some_and(|line| line.since == Some(now));
+                self.see_notice(at, call, &message, again)
+            }
         }
     }
 
@@ -354,7 +359,9 @@ impl World {
             return broken("I1", format!("call {number}: {before:?}, then {data:?}"));
         }
         call.answer = Some(data.clone());
-        let (fate, local, desk) = (call.fate.clone(), call.local, call.desk);
+        let local = self.stack.calls[number].local || self.is_so_already(number, &message);
+        let call = &self.stack.calls[number];
+        let (fate, desk) = (call.fate.clone(), call.desk);
         if self.is_cancelled(number) {
             return broken("I1", format!("call {number} was taken back, then {data:?}"));
         }
@@ -394,6 +401,15 @@ impl World {
         Ok(())
     }
 
+    /// What a shared server does already for another session, it need not be asked again.
+    fn is_so_already(&self, number: usize, answer: &Message) -> bool {
+        let plan = self.stack.plan.as_ref();
+        let shares = plan.is_some_and(|plan| !plan.shares.is_empty());
+        let ask = self.stack.calls[number].ask;
+        let empty = answer.result().is_some_and(|body| &body[..] == b"{}");
+        shares && empty && matches!(ask, Some(Ask::Subscribe | Ask::SetLevel))
+    }
+
     /// What the client relies on from here on (I10).
     fn succeeded(&mut self, number: usize, desk: usize) {
         let call = &self.stack.calls[number];
@@ -425,6 +441,12 @@ impl World {
     fn see_question(&mut self, at: usize, message: &Message) {
         let id = message.id().unwrap_or_default();
         let id = String::from_utf8_lossy(&id).into_owned();
+        let text = String::from_utf8_lossy(message.bytes());
+        let for_another =
+            number_in(&text, "\"desk\":").filter(|desk| *desk as u64 != self.stack.desks[at].key.0);
+        if for_another.is_some() {
+            self.hold(broken("I9", format!("desk {at} is asked {text}")));
+        }
         let slow = self.random.chance(200);
         let span = if slow {
             self.random.millis(0, 8_000)
@@ -441,17 +463,22 @@ impl World {
         self.happen_at(when, Happening::Answer(epoch, at, text));
     }
 
-    /// Progress is for its call, under the client's own token; nothing is another session's.
+    /// Progress is for its call, under the client's own token; nothing is another session's. What is
+    /// said `again` to one who came back may be older than the end of its call.
     fn see_notice(
         &mut self,
         at: usize,
         line: Option<usize>,
         message: &Message,
+        again: bool,
     ) -> Result<(), Violation> {
         let text = String::from_utf8_lossy(message.bytes()).into_owned();
         if let Some(session) = number_in(&text, "\"session\":")
             && session as u64 != self.stack.desks[at].key.0
         {
+            return broken("I9", format!("desk {at} hears {text}"));
+        }
+        if text.contains("resources/updated") && !self.stack.wants_updates(at) {
             return broken("I9", format!("desk {at} hears {text}"));
         }
         let Some(number) = number_in(&text, "n=") else {
@@ -471,7 +498,7 @@ impl World {
         // A GET stream may bring again what came before the answer.
         let pipe = self.stack.desks[at].stand.pipe;
         let ended = self.stack.calls[number].answer.is_some() && pipe;
-        if ended || self.is_cancelled(number) {
+        if ended || self.is_cancelled(number) && !again {
             return broken("I1", format!("progress after the end: {text}"));
         }
         Ok(())
@@ -500,6 +527,13 @@ impl World {
             }
         }
         self.end_leaving(key);
+        // Behind what it said itself.
+        let desk = &self.stack.desks[at];
+        let there = desk.ways.iter().filter(|((there, _), _)| *there);
+        let last = there.map(|(_, when)| *when).max().unwrap_or(self.now);
+        let when = last.max(self.now).after(Duration::from_nanos(1));
+        let left = Happening::Left(self.stack.epoch, key);
+        self.happen_at(when, left);
     }
 
     /// Everything has ended for everybody (I1, I7).

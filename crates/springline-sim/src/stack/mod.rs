@@ -7,6 +7,7 @@
 mod act;
 mod crash;
 mod disk;
+mod global;
 mod hear;
 mod plan;
 mod reload;
@@ -21,11 +22,13 @@ use springline_proto::error::{Fault, FaultKind};
 use springline_proto::session::{
     Downstream, Endpoint, EntryView, Input, Known, Output, Remembered, Session, SessionConfig,
 };
+use springline_proto::shared::Serving;
 use springline_proto::upstream::{Input as UpstreamInput, Record, SessionEvent, Upstream};
 
 use self::act::Call;
 use self::crash::{Held, Killed};
 use self::disk::Disk;
+use self::global::Global;
 pub(crate) use self::plan::StackPlan;
 use self::plan::{Act, Change, Named, Stand, Step};
 pub(crate) use self::reload::Spec;
@@ -45,6 +48,8 @@ pub(crate) enum Happening {
     Tell(u64, usize, Box<Input>),
     /// A client answers a question.
     Answer(u64, usize, String),
+    /// A session that is over has said the last that it had to say.
+    Left(u64, SessionKey),
     Restart,
 }
 
@@ -105,6 +110,8 @@ struct Line {
     foreign: bool,
     /// What has come of a large answer, and its length if that was told.
     open: Option<(Vec<u8>, Option<u64>)>,
+    /// When it was opened to hear what came before.
+    since: Option<Moment>,
 }
 
 /// Clients, sessions, and what is at rest.
@@ -144,6 +151,12 @@ pub(crate) struct Stack {
     sending: Option<usize>,
     /// The call whose duplicate id a pipe is about to be told of.
     duplicate: Option<usize>,
+    /// Upstreams that all sessions share, in the order of their making.
+    globals: Vec<Global>,
+    /// Which of them a session uses by which name.
+    global_ways: At<usize>,
+    /// Those that a session does not use any more, but for calls in flight.
+    parted: Vec<(SessionKey, Arc<str>, usize)>,
 }
 
 /// One server entry.
@@ -154,6 +167,8 @@ struct Entry {
     spec: Option<Spec>,
     /// As it was configured last.
     last: Spec,
+    /// It is a second name for this one.
+    alias: Option<usize>,
     /// How often it was removed: what clients had set up there is gone each time.
     removals: u64,
 }
@@ -164,8 +179,17 @@ impl Stack {
         Self {
             entries: entries
                 .map(|(at, http)| {
-                    let spec = Spec::new(*http, plan.base.settings.clone());
+                    let share = plan.shares.get(at);
+                    let alias = share.and_then(|share| share.alias);
+                    // A second name stands for the definition of the first.
+                    let (http, share) = match alias {
+                        Some(of) => (&plan.entries[of], plan.shares.get(of)),
+                        None => (http, share),
+                    };
+                    let mut spec = Spec::new(*http, plan.base.settings.clone());
+                    spec.global = share.is_some_and(|share| share.global);
                     Entry {
+                        alias,
                         name: format!("e{at}").into(),
                         remembered: Remembered::default(),
                         last: spec.clone(),
@@ -233,9 +257,18 @@ impl Stack {
         self.next
     }
 
-    /// Whether a record with these marks belongs to the entry as it is configured.
-    fn is_of(&self, server: &str, who: (u64, u64)) -> bool {
+    /// The entry of a record as it is configured.
+    fn spec_at(&self, session: SessionKey, server: &str) -> Option<&Spec> {
+        if session == SessionKey::SHARED {
+            return self.global_spec(server);
+        }
         let spec = self.entries[self.entry_of(server)].spec.as_ref();
+        spec.filter(|spec| !spec.global)
+    }
+
+    /// Whether a record with these marks belongs to the entry as it is configured.
+    fn is_of(&self, session: SessionKey, server: &str, who: (u64, u64)) -> bool {
+        let spec = self.spec_at(session, server);
         spec.is_some_and(|spec| spec.who() == who)
     }
 
@@ -361,6 +394,8 @@ impl World {
             let what = format!("the record of {key:?} with {server} outlives its session");
             return Err(Violation::new("leak", what));
         }
+        self.end_globals()?;
+        self.run_until(Moment(Duration::MAX))?;
         self.check_gone()
     }
 
@@ -428,6 +463,11 @@ impl World {
             Happening::Answer(epoch, desk, text) => {
                 if epoch == self.stack.epoch {
                     self.say_to(desk, &text);
+                }
+            }
+            Happening::Left(epoch, session) => {
+                if epoch == self.stack.epoch {
+                    self.leave_globals(session);
                 }
             }
             Happening::Restart => self.restart(),
@@ -563,14 +603,23 @@ impl World {
         &mut self,
         at: usize,
         session: SessionKey,
+        server: Arc<str>,
         event: SessionEvent,
     ) -> Result<(), Violation> {
         let seat = &self.seats[at];
-        if session != seat.session {
-            let what = format!("#{at} speaks to {session:?}: {event:?}");
+        let own = if seat.is_shared() {
+            self.stack.instance_name(&server) == seat.server
+        } else {
+            session == seat.session && server == seat.server
+        };
+        if !own {
+            let what = format!("#{at} speaks to {session:?}/{server}: {event:?}");
             return Err(Violation::new("I9", what));
         }
-        let server = Arc::clone(&seat.server);
+        if seat.is_shared() && !self.stack.is_bound(at, session) {
+            // That session is over.
+            return Ok(());
+        }
         let desk = usize::try_from(session.0).unwrap_or(0);
         let when = self.way(desk, false, &server);
         let epoch = self.stack.epoch;
@@ -585,21 +634,36 @@ impl World {
         if self.reach_leaving(key, server, &input) {
             return;
         }
+        let is_over = self.stack.desks[desk].machine.is_none();
+        if is_over && matches!(input, UpstreamInput::Take { .. }) {
+            // It was passed on, and nobody waits for it any more.
+            return;
+        }
         let mut seats = self.seats.iter();
         let at = seats.position(|seat| seat.serves(key, server));
-        let at = if let Some(at) = at {
-            at
-        } else {
-            let at_rest = self.stack.records.contains_key(&(key, Arc::clone(server)));
+        let mut shared = self.stack.shared_way(key, server);
+        if at.is_none() && shared.is_none() {
             let idle = matches!(
                 input,
                 UpstreamInput::Close { .. } | UpstreamInput::Attached(_)
             );
-            if idle && !at_rest {
+            if idle && !self.stack.has_to_end(key, server) {
                 return;
             }
-            self.new_seat(key, server)
-        };
+            shared = self.join_shared(key, server);
+        }
+        if let Some(global) = shared {
+            // The end of a session is not yet that of a shared upstream.
+            let input = match input {
+                UpstreamInput::Close { fault, .. } => UpstreamInput::Close {
+                    fault,
+                    end_session: false,
+                },
+                other => other,
+            };
+            return self.tell_global(global, key, server, input);
+        }
+        let at = at.unwrap_or_else(|| self.new_seat(key, server));
         if matches!(
             input,
             UpstreamInput::Call { .. } | UpstreamInput::Start { .. } | UpstreamInput::Take { .. }
@@ -614,15 +678,33 @@ impl World {
 
     fn new_seat(&mut self, session: SessionKey, server: &Arc<str>) -> usize {
         let spec = self.stack.entries[self.stack.entry_of(server)].spec.clone();
+        let removed = spec.is_none();
+        let at = self.seat_at_rest(session, server, spec, Serving::from);
+        if removed {
+            let fault = Fault::new(FaultKind::ServerRemoved);
+            let end_session = false;
+            self.feed(at, UpstreamInput::Close { fault, end_session });
+        }
+        at
+    }
+
+    /// An upstream as it is at rest, if it is.
+    fn seat_at_rest(
+        &mut self,
+        session: SessionKey,
+        server: &Arc<str>,
+        spec: Option<Spec>,
+        serve: impl FnOnce(Upstream) -> Serving,
+    ) -> usize {
         let config = self.upstream_config(session, server, spec.as_ref());
         let http = spec.as_ref().is_none_or(|spec| spec.http);
         let at_rest = self.stack.records.get(&(session, Arc::clone(server)));
         let at_rest = at_rest.and_then(|(who, record)| Some((*who, Record::decode(record)?)));
         let at = self.seats.len();
         let mut seat = match at_rest {
-            None => Seat::with(Upstream::new(config, self.now), http, session),
+            None => Seat::with(serve(Upstream::new(config, self.now)), http, session),
             Some((who, record)) => {
-                let same = self.stack.is_of(server, who);
+                let same = self.stack.is_of(session, server, who);
                 let record = if same || !record.is_resumable() {
                     record
                 } else {
@@ -632,18 +714,12 @@ impl World {
                     }
                     record.without_session()
                 };
-                self.resumed_seat(config, record, http, session)
+                self.resumed_seat(config, record, http, session, serve)
             }
         };
-        let removed = spec.is_none();
         seat.spec = spec;
         seat.credential = self.server.source;
         self.seats.push(seat);
-        if removed {
-            let fault = Fault::new(FaultKind::ServerRemoved);
-            let end_session = false;
-            self.feed(at, UpstreamInput::Close { fault, end_session });
-        }
         at
     }
 
@@ -657,7 +733,7 @@ impl World {
         if self.stack.is_empty() {
             return Ok(());
         }
-        if key.session != self.seats[at].session {
+        if key.session != self.seats[at].session && !self.seats[at].is_shared() {
             return Err(Violation::new("I9", format!("#{at} sends {key}")));
         }
         if self.may_leave(key)

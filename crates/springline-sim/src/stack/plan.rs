@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use springline_proto::settings::SessionSettings;
 
+use crate::Scene;
 use crate::plan::{Ask, Large, LossForm, Plan, Rates, settings};
 use crate::random::Random;
 
@@ -105,6 +106,8 @@ pub(crate) enum Change {
     Removed,
     /// It is there again: as it was, or as another server.
     Added { other: bool },
+    /// All sessions share it from now on, or no longer.
+    Scope,
 }
 
 /// A deed, when and whose.
@@ -115,12 +118,23 @@ pub(crate) struct Step {
     pub(crate) act: Act,
 }
 
+/// How an entry is shared.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Share {
+    /// All sessions share it at first.
+    pub(crate) global: bool,
+    /// It is a second name for this one.
+    pub(crate) alias: Option<usize>,
+}
+
 /// All that a seed decides.
 #[derive(Clone, Debug)]
 pub(crate) struct StackPlan {
     pub(crate) base: Plan,
     /// For each server entry, whether it is reached by HTTP.
     pub(crate) entries: Vec<bool>,
+    /// In the scene that has shared ones, for each of them.
+    pub(crate) shares: Vec<Share>,
     pub(crate) clients: Vec<Stand>,
     pub(crate) settings: SessionSettings,
     pub(crate) steps: Vec<Step>,
@@ -131,15 +145,15 @@ pub(crate) struct StackPlan {
 }
 
 impl StackPlan {
-    pub(crate) fn draw(seed: u64, reloads: bool) -> Self {
-        let kind = if reloads {
-            0x2E10_AD00_2E10_AD00
-        } else {
-            0x57AC_57AC_57AC_57AC
+    pub(crate) fn draw(seed: u64, scene: Scene) -> Self {
+        let (kind, reloads, least) = match scene {
+            Scene::Upstream | Scene::Stack => (0x57AC_57AC_57AC_57AC, false, 0),
+            Scene::Reload => (0x2E10_AD00_2E10_AD00, true, 0),
+            Scene::Global => (0x610B_A100_610B_A100, true, 1),
         };
         let mut random = Random::new(seed ^ kind);
         let entries: Vec<bool> = (0..=random.below(3)).map(|_| random.chance(650)).collect();
-        let clients: Vec<Stand> = (0..=random.below(3))
+        let clients: Vec<Stand> = (0..=random.below(3) + least)
             .map(|_| Stand {
                 pipe: random.chance(300),
                 entry: random
@@ -157,6 +171,11 @@ impl StackPlan {
             add_reloads(&mut random, &mut steps, entries.len());
             random.pick(&[0, 0, 50, 400])
         });
+        let shares = if scene == Scene::Global {
+            share_some(&mut random, &mut steps, entries.len())
+        } else {
+            Vec::new()
+        };
         let mut settings = SessionSettings {
             stream_after: random.millis(1, 800),
             pending_max: at(random.pick(&[4, 64, 256])),
@@ -188,6 +207,7 @@ impl StackPlan {
         Self {
             base,
             entries,
+            shares,
             clients,
             settings,
             steps,
@@ -202,7 +222,11 @@ impl StackPlan {
         let store = self
             .slow_store
             .map_or(String::new(), |slow| slow.to_string());
-        crate::trace::fold(format!("{drawn:?} {}{store}", self.base.print()).as_bytes())
+        let shares = match &self.shares[..] {
+            [] => String::new(),
+            shares => format!("{shares:?}"),
+        };
+        crate::trace::fold(format!("{drawn:?} {}{store}{shares}", self.base.print()).as_bytes())
     }
 
     /// When the faults stop.
@@ -311,6 +335,26 @@ fn add_outages(seed: u64, steps: &mut Vec<Step>) {
         add(over, Act::DiskHeals);
     }
     steps.sort_by_key(|step| step.at);
+}
+
+/// Which entries are shared, and when that changes.
+fn share_some(random: &mut Random, steps: &mut [Step], entries: usize) -> Vec<Share> {
+    let mut shares: Vec<Share> = Vec::new();
+    for entry in 0..entries {
+        let names = entry > 0 && random.chance(400);
+        let of = at(random.below(entry.max(1) as u64));
+        let alias = (names && shares[of].alias.is_none()).then_some(of);
+        let global = random.chance(750);
+        shares.push(Share { global, alias });
+    }
+    for step in steps {
+        if let Act::Reload { change, .. } = &mut step.act
+            && random.chance(150)
+        {
+            *change = Change::Scope;
+        }
+    }
+    shares
 }
 
 fn change(random: &mut Random) -> Change {

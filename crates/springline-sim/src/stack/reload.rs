@@ -9,8 +9,9 @@ use springline_proto::call::{CallKey, SessionKey};
 use springline_proto::error::{Fault, FaultKind};
 use springline_proto::session::Input;
 use springline_proto::settings::UpstreamSettings;
+use springline_proto::shared::{Handover, Serving};
 use springline_proto::upstream::{
-    Drain, Input as UpstreamInput, Moved, Standby, Transport, Upstream, UpstreamConfig,
+    Drain, Input as UpstreamInput, Moved, Standby, Transport, UpstreamConfig,
 };
 
 use super::Change;
@@ -20,12 +21,14 @@ use crate::world::{Event, Post, Seat, World};
 #[derive(Clone, Debug)]
 pub(crate) struct Spec {
     /// Which text it is; another one with each reload that touches the entry.
-    version: u64,
+    pub(super) version: u64,
     /// Which server.
     pub(crate) identity: u64,
     /// Which values its credentials have.
     rotation: u64,
     pub(super) http: bool,
+    /// All sessions share it.
+    pub(super) global: bool,
     settings: UpstreamSettings,
 }
 
@@ -36,6 +39,7 @@ impl Spec {
             identity: 0,
             rotation: 0,
             http,
+            global: false,
             settings,
         }
     }
@@ -46,8 +50,9 @@ impl Spec {
     }
 
     /// Whether the machine that served the other can serve this one.
-    fn is_same_server(&self, other: &Self) -> bool {
+    pub(super) fn is_same_server(&self, other: &Self) -> bool {
         let same = self.identity == other.identity && self.http == other.http;
+        let same = same && self.global == other.global;
         // Credentials of a child are in its environment.
         same && (self.http || self.rotation == other.rotation)
     }
@@ -88,6 +93,11 @@ impl World {
         let version = self.stack.ordinal();
         let held = &mut self.stack.entries[entry];
         let is_there = held.spec.is_some();
+        let alone = matches!(change, Change::Removed | Change::Added { other: false });
+        if held.alias.is_some() && !alone {
+            // It has no definition of its own.
+            return;
+        }
         let mut spec = held.last.clone();
         spec.version = version;
         match change {
@@ -114,15 +124,26 @@ impl World {
                     spec.identity = version;
                 }
             }
+            Change::Scope if is_there => spec.global ^= true,
             Change::Knobs
+            | Change::Scope
             | Change::Rotated
             | Change::Other { .. }
             | Change::Removed
             | Change::Added { .. } => return,
         }
         held.last = spec.clone();
-        held.spec = Some(spec);
-        let lists = matches!(change, Change::Other { .. } | Change::Added { .. });
+        held.spec = Some(spec.clone());
+        for other in &mut self.stack.entries {
+            if other.alias == Some(entry) {
+                other.last = spec.clone();
+                other.spec = other.spec.is_some().then(|| spec.clone());
+            }
+        }
+        let lists = matches!(
+            change,
+            Change::Other { .. } | Change::Added { .. } | Change::Scope
+        );
         self.reconfigure(entry, lists);
     }
 
@@ -144,7 +165,11 @@ impl World {
         );
         self.trace
             .note([4, entry as u64, 0, 0], b"", format_args!("{line}"));
-        let server = Arc::clone(&self.stack.entries[entry].name);
+        let entries = self.stack.entries.iter().enumerate();
+        let named = entries.filter(|(at, held)| *at == entry || held.alias == Some(entry));
+        let servers: Vec<Arc<str>> = named.map(|(_, held)| Arc::clone(&held.name)).collect();
+        // Those that are there first: sessions that come to them meet the new definition.
+        self.reconcile_globals();
         for at in 0..self.stack.desks.len() {
             let desk = &self.stack.desks[at];
             if desk.machine.is_none() {
@@ -153,17 +178,32 @@ impl World {
             let key = desk.key;
             let views = self.stack.views(&desk.stand);
             let concerns = desk.stand.entry.is_none() || !views.is_empty();
-            self.reconcile(key, &server);
+            for server in &servers {
+                self.reconcile(key, server);
+            }
             if lists && concerns {
                 self.tell_desk(at, Input::Entries(views));
             }
         }
+        // Those that are gone last: their sessions have taken along what need not end there.
+        self.drain_globals();
+        self.settle_stored();
     }
 
     fn reconcile(&mut self, key: SessionKey, server: &Arc<str>) {
+        let is_global = self.stack.instance_of(server).is_some();
+        if let Some(global) = self.stack.shared_way(key, server) {
+            if !is_global {
+                self.depart(key, server, global);
+            }
+            return;
+        }
         let Some(at) = self.seats.iter().position(|seat| seat.serves(key, server)) else {
             return;
         };
+        if is_global {
+            return self.join_global(key, server, at);
+        }
         let wanted = self.stack.entries[self.stack.entry_of(server)].spec.clone();
         match (self.seats[at].spec.clone(), wanted) {
             (None, None) => {}
@@ -186,17 +226,42 @@ impl World {
 
     /// At once, and not behind what waits for a slow write: the next reload may put it back into
     /// service. What comes out is taken with the next input.
-    fn drain(&mut self, at: usize, drain: Drain) {
+    pub(super) fn drain(&mut self, at: usize, drain: Drain) {
+        self.grant_restart(at);
         let seat = &mut self.seats[at];
-        if seat.machine.standby() == Standby::Starting {
-            // It gives that instance up, and may need another.
-            seat.licence.opens += 1;
-        }
         seat.machine.handle(self.now, UpstreamInput::Drain(drain));
     }
 
+    /// One that is starting gives that instance up, and may need another.
+    fn grant_restart(&mut self, at: usize) {
+        let seat = &mut self.seats[at];
+        if seat.machine.standby() == Standby::Starting {
+            seat.licence.opens += 1;
+        }
+    }
+
+    /// Out of service for another, and the record at rest is that one's.
+    pub(super) fn hand_over(&mut self, at: usize) -> Handover {
+        self.grant_restart(at);
+        let legacy = self.seats[at].machine.hand_over(self.now);
+        if self.seats[at].is_shared() {
+            self.collect(at);
+        }
+        self.seats[at].post = Post::Leaves;
+        let (session, server) = (self.seats[at].session, Arc::clone(&self.seats[at].server));
+        self.pass_record(session, &server);
+        legacy
+    }
+
+    pub(super) fn leave_if_gone(&mut self, at: usize) {
+        let old = &mut self.seats[at];
+        if old.machine.is_gone() {
+            old.post = Post::Left;
+        }
+    }
+
     /// The same server under an entry that is written otherwise.
-    fn adopt(&mut self, at: usize, spec: Spec, held: &Spec) {
+    pub(super) fn adopt(&mut self, at: usize, spec: Spec, held: &Spec) {
         let rotated = spec.rotation != held.rotation;
         let settings = Box::new(spec.settings.clone());
         self.seats[at].spec = Some(spec);
@@ -209,39 +274,52 @@ impl World {
 
     /// A new upstream in the place of another, which finishes what was sent to it.
     fn replace(&mut self, at: usize, spec: Spec) {
+        let successor = self.succeed(at, spec);
+        self.feed(successor, UpstreamInput::Timer);
+        self.feed(at, UpstreamInput::Timer);
+        self.leave_if_gone(at);
+    }
+
+    /// The machine in the place of another; neither is driven yet.
+    pub(super) fn succeed(&mut self, at: usize, spec: Spec) -> usize {
         let (session, server) = (self.seats[at].session, Arc::clone(&self.seats[at].server));
         let config = self.upstream_config(session, &server, Some(&spec));
-        let legacy = self.seats[at].machine.legacy();
-        self.drain(at, Drain::Move);
-        self.seats[at].post = Post::Leaves;
-        self.pass_record(session, &server);
-        let machine = Upstream::succeed(config, legacy, self.now);
+        let legacy = self.hand_over(at);
+        let machine = Serving::succeed(config, legacy, self.now);
         let mut new = Seat::with(machine, spec.http, session);
         new.credential = self.server.source;
         new.spec = Some(spec);
         new.inherits = true;
-        let successor = self.seats.len();
         self.seats.push(new);
-        self.feed(successor, UpstreamInput::Timer);
-        self.feed(at, UpstreamInput::Timer);
-        let old = &mut self.seats[at];
-        if old.machine.is_gone() {
-            old.post = Post::Left;
-        }
+        self.seats.len() - 1
     }
 
     /// A request goes to the machine that took the place of the one that had it.
-    pub(crate) fn moved(&mut self, at: usize, key: CallKey, moved: Box<Moved>) {
-        let server = Arc::clone(&self.seats[at].server);
+    pub(crate) fn moved(&mut self, at: usize, key: CallKey, server: &Arc<str>, moved: Box<Moved>) {
+        self.note_move(key);
+        if key.session == SessionKey::SHARED {
+            return self.pass_on_shared(at, key, moved);
+        }
+        if self.seats[at].is_shared() && !self.stack.is_bound(at, key.session) {
+            // That session is over.
+            return;
+        }
         let desk = usize::try_from(key.session.0).unwrap_or(0);
-        let calls = self.stack.desks[desk].calls.iter();
+        self.reach_upstream(desk, server, UpstreamInput::Take { key, moved });
+    }
+
+    pub(super) fn note_move(&mut self, key: CallKey) {
+        let desk = usize::try_from(key.session.0).unwrap_or(0);
+        let Some(desk) = self.stack.desks.get(desk) else {
+            return;
+        };
+        let calls = desk.calls.iter();
         let number = calls
             .copied()
             .find(|number| self.stack.calls[*number].number == Some(key.number));
         if let Some(record) = number.and_then(|number| self.book.get_mut(number)) {
             record.moves += 1;
         }
-        self.reach_upstream(desk, &server, UpstreamInput::Take { key, moved });
     }
 
     /// What concerns calls that are with an upstream on its way out reaches that one too. Says
@@ -261,6 +339,7 @@ impl World {
         if !concerns {
             return false;
         }
+        self.tell_parted(key, server, input);
         for at in self.leaving(key) {
             if self.seats[at].server != *server {
                 continue;
