@@ -79,9 +79,9 @@ faults! {
     ServerUnreachable = -31001, "SERVER_UNREACHABLE", NotExecuted,
         "the server could not be reached",
         "check that it runs and listens at the configured place; the call may be sent again";
-    /// The request left, and no answer came back.
+    /// The request left, and no answer came back; the cause says what was in the way.
     OutcomeUnknown = -31002, "OUTCOME_UNKNOWN", Unknown,
-        "the connection to the server broke before it answered",
+        "no answer came back, and the call may have run",
         "look at the server's own records before you send the call again";
     /// The server had lost the session, and a new one could not be opened.
     SessionRecoveryFailed = -31003, "SESSION_RECOVERY_FAILED", NotExecuted,
@@ -229,6 +229,15 @@ impl Fault {
         self
     }
 
+    /// Says which server it is about, where that is one.
+    #[must_use]
+    pub fn at(self, server: Option<&Arc<str>>) -> Self {
+        match server {
+            Some(server) => self.of(server),
+            None => self,
+        }
+    }
+
     /// Says why. The text is cleaned: it may come from a server.
     #[must_use]
     pub fn because(mut self, cause: impl AsRef<str>) -> Self {
@@ -304,7 +313,7 @@ impl Fault {
         json
     }
 
-    /// Kind and outcome of an error response that was made by [`Self::response`]; `None` for any
+    /// Kind, outcome and server of an error response that was made by [`Self::response`]; `None` for any
     /// other answer.
     pub fn of_response(message: &crate::message::Message) -> Option<Self> {
         let error = message.error()?;
@@ -318,7 +327,8 @@ impl Fault {
         let outcome = text("outcome")?;
         let outcomes = [Outcome::NotExecuted, Outcome::Unknown, Outcome::Executed];
         let outcome = outcomes.into_iter().find(|held| held.as_str() == outcome)?;
-        Some(Self::new(*kind).outcome(outcome))
+        let server = text("server").map(Arc::from);
+        Some(Self::new(*kind).outcome(outcome).at(server.as_ref()))
     }
 
     /// A whole JSON-RPC error response to the request with this id (raw JSON text).
@@ -353,6 +363,21 @@ pub fn plain_error(code: i32, message: &str) -> String {
 
 /// Bytes that the cause of an error may have: a screen's worth of a server's words.
 pub const CAUSE_MAX: usize = 512;
+
+/// An error with its causes, in one line. A cause that stands in what was said is not said again.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let said = cause.to_string();
+        if !text.contains(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        source = cause.source();
+    }
+    text
+}
 
 /// Makes text of unknown origin fit for one line: controls and bidirectional marks go, white space
 /// becomes one space, and it is cut at a character's end.

@@ -50,6 +50,8 @@ pub(crate) struct Posted<P> {
     id: Option<Bytes>,
     /// The session that the message opened.
     opened: Option<HeaderValue>,
+    /// The one server that it is for, if it is.
+    server: Option<Arc<str>>,
     heartbeat: Duration,
 }
 
@@ -136,6 +138,7 @@ impl<G: Gate, F: Fields> Call<'_, G, F> {
             parts: session.post(message, accept),
             id,
             opened,
+            server: self.endpoint.server().cloned(),
             heartbeat: self.settings.heartbeat,
         })
     }
@@ -173,7 +176,7 @@ impl<G: Gate, F: Fields> Call<'_, G, F> {
             .desk
             .gate
             .open(&self.principal, endpoint, Downstream::Http);
-        opened.map_err(|error| refuse_open(error, id))
+        opened.map_err(|error| refuse_open(error, &self.endpoint, id))
     }
 
     /// The stream of messages outside any call.
@@ -298,6 +301,7 @@ impl<P: Parts> Posted<P> {
             mut parts,
             id,
             opened,
+            server,
             heartbeat,
         } = self;
         match parts.next().await {
@@ -332,7 +336,9 @@ impl<P: Parts> Posted<P> {
             | None => match id {
                 Some(id) => answer::json(
                     StatusCode::OK,
-                    Fault::new(FaultKind::SessionEnded).response(&id),
+                    Fault::new(FaultKind::SessionEnded)
+                        .at(server.as_ref())
+                        .response(&id),
                 ),
                 None => answer::bare(StatusCode::ACCEPTED),
             },
@@ -366,7 +372,7 @@ fn session_not_found(id: Option<&[u8]>) -> Answer {
     )
 }
 
-fn refuse_open(error: OpenError, id: Option<&[u8]>) -> Answer {
+fn refuse_open(error: OpenError, endpoint: &Endpoint, id: Option<&[u8]>) -> Answer {
     let kind = match error {
         OpenError::UnknownServer => {
             let text = error.to_string();
@@ -376,7 +382,9 @@ fn refuse_open(error: OpenError, id: Option<&[u8]>) -> Answer {
         OpenError::Stopping => FaultKind::ShuttingDown,
         OpenError::NoRandom => FaultKind::Internal,
     };
-    let fault = Fault::new(kind).because(error.to_string());
+    let fault = Fault::new(kind)
+        .because(error.to_string())
+        .at(endpoint.server());
     answer::json(StatusCode::OK, fault.response(id.unwrap_or(b"null")))
 }
 

@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use springline_proto::call::Generation;
+use springline_proto::error::chain;
 use springline_proto::upstream::Record;
 use springline_store::{Kind, Op, SessionDigest, StoreError};
 
-use super::rest::{Rest, chain};
+use super::rest::Rest;
 use crate::event::Events;
 
 /// Begins the key of a note about a session that is about to be ended; the ordinal of the start, the

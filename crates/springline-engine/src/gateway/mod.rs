@@ -217,8 +217,10 @@ impl Gateway {
             .then(|| SessionHandle::new(cell))
     }
 
-    /// Makes room for one more session: at the cap, the one that was idle longest and has no
-    /// client attached gives way.
+    /// Makes room for one more session. At the cap one gives way whose client is not attached and
+    /// waits for nothing: of those that never asked for anything the oldest, so that who only opens
+    /// sessions pushes out nobody else's; else the one that was not used for longest, at work or at
+    /// rest.
     fn make_room(&self) -> Result<(), OpenError> {
         let open = self.shared.sessions_len() + self.shared.rest.dormant_len();
         if open < self.shared.settings().sessions_max {
@@ -228,19 +230,19 @@ impl Gateway {
             .shared
             .sessions()
             .into_iter()
-            .map(|cell| (cell.view(), cell))
-            .filter(|(view, _)| !view.attached && view.pending == 0)
-            .max_by_key(|(view, _)| view.idle);
-        if let Some((_, cell)) = oldest {
-            cell.input(springline_proto::session::Input::Close);
-            return Ok(());
+            .filter_map(|cell| Some((cell.idle()?, cell)))
+            .max_by_key(|((was_used, idle), _)| (!*was_used, *idle));
+        let at_rest = self.shared.rest.oldest_idle();
+        match oldest {
+            Some(((was_used, idle), cell)) if !was_used || at_rest.is_none_or(|at| at <= idle) => {
+                cell.input(springline_proto::session::Input::Close);
+            }
+            Some(_) | None => {
+                let oldest = self.shared.rest.oldest();
+                let (digest, stored) = oldest.ok_or(OpenError::TooManySessions)?;
+                self.shared.end_dormant(digest, &stored);
+            }
         }
-        let (digest, stored) = self
-            .shared
-            .rest
-            .oldest()
-            .ok_or(OpenError::TooManySessions)?;
-        self.shared.end_dormant(digest, &stored);
         Ok(())
     }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use parking_lot::Mutex;
+use springline_proto::error::chain;
 use springline_store::{
     CallEntry, DigestKey, Entries, EntryMemory, Finding, JournalError, Kind, MemoryJournal,
     MemoryStore, Noted, Op, Results, SessionDigest, StateFolder, SteadyJournal, SteadyStore, Store,
@@ -308,15 +309,4 @@ pub(super) fn report(events: &Events, what: &'static str, error: &dyn std::error
     );
     facts.insert("cause".to_owned(), cause.into());
     events.record("store.failed", facts);
-}
-
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }

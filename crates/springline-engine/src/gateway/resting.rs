@@ -95,6 +95,12 @@ impl Rest {
             .collect()
     }
 
+    /// For how long the dormant session was not used that [`Self::oldest`] is.
+    pub(crate) fn oldest_idle(&self) -> Option<Duration> {
+        let used = self.dormant.lock().values().map(|found| found.used).min()?;
+        Some(since_epoch().saturating_sub(used))
+    }
+
     /// The dormant session that was not used for longest, taken out.
     pub(crate) fn oldest(&self) -> Option<(SessionDigest, Stored)> {
         let mut dormant = self.dormant.lock();

@@ -344,7 +344,8 @@ impl SessionCell {
             return None;
         }
         let id = message.id()?;
-        Some(Fault::new(FaultKind::ShuttingDown).response(&id))
+        let server = self.endpoint.server();
+        Some(Fault::new(FaultKind::ShuttingDown).at(server).response(&id))
     }
 
     /// One line on the pipe, beside what the machine says.
@@ -502,6 +503,16 @@ impl SessionCell {
             &self.binding(server),
             UpstreamInput::Close { fault, end_session },
         );
+    }
+
+    /// How long its client was silent, and whether it ever asked for anything; nothing while it is
+    /// attached or waits, for then it gives way to no other.
+    pub(super) fn idle(&self) -> Option<(bool, Duration)> {
+        let machine = self.driver.machine();
+        (!machine.attached() && machine.pending() == 0).then(|| {
+            let idle = clock::moment().since(machine.last_activity());
+            (machine.was_used(), idle)
+        })
     }
 
     pub(super) fn view(&self) -> SessionView {

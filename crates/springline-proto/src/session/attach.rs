@@ -4,6 +4,7 @@
 //! Redelivery). Must not know what goes on a stream.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::port::{Downstream, Part, Past};
 use super::stream::{Outlet, Reader};
@@ -20,16 +21,28 @@ const FAULTS_MAX: usize = 1000;
 /// taken for a lost result, for its call may never have run.
 #[derive(Default)]
 pub(super) struct Faults {
-    known: BTreeMap<u64, (FaultKind, Outcome)>,
+    known: BTreeMap<u64, Known>,
     /// Of calls up to this number nothing is certain any more.
     doubt: u64,
     /// Calls up to this number are of before a restart.
     before: u64,
 }
 
+/// One of them.
+struct Known {
+    kind: FaultKind,
+    outcome: Outcome,
+    server: Option<Arc<str>>,
+}
+
 impl Faults {
     pub(super) fn note(&mut self, number: u64, fault: &Fault) {
-        self.known.insert(number, (fault.kind, fault.outcome));
+        let known = Known {
+            kind: fault.kind,
+            outcome: fault.outcome,
+            server: fault.server.clone(),
+        };
+        self.known.insert(number, known);
         if self.known.len() > FAULTS_MAX
             && let Some((oldest, _)) = self.known.pop_first()
         {
@@ -46,14 +59,22 @@ impl Faults {
     /// What a client hears of an answer that is held no longer; `is_known` if the journal tells that
     /// there was one.
     fn of(&self, number: u64, is_known: bool) -> Fault {
-        let doubted = number <= self.doubt || (number <= self.before && !is_known);
         match self.known.get(&number) {
-            Some((kind, outcome)) => Fault::new(*kind).outcome(*outcome),
-            None if doubted => Fault::new(FaultKind::OutcomeUnknown),
+            Some(known) => Fault::new(known.kind)
+                .outcome(known.outcome)
+                .at(known.server.as_ref()),
+            None if number <= self.before && !is_known => {
+                Fault::new(FaultKind::OutcomeUnknown).because(RESTARTED)
+            }
+            None if number <= self.doubt => Fault::new(FaultKind::OutcomeUnknown)
+                .because("it is too long ago for the gateway to know how the call ended"),
             None => Fault::new(FaultKind::ResultLost),
         }
     }
 }
+
+/// Why the gateway does not know the outcome of a call that was under way when it ended.
+const RESTARTED: &str = "the gateway was restarted while the call was under way";
 
 /// The one answer to every cursor that is not of this session, so that nothing can be probed.
 const UNKNOWN_CURSOR: &str = "Last-Event-ID names no event of this session";
@@ -182,12 +203,12 @@ impl Session {
             let number = stream.number();
             let fault = match self.past.get(&number) {
                 Some(Past::NotSent) => Fault::new(FaultKind::GatewayRestarted),
-                Some(Past::Sent) => Fault::new(FaultKind::OutcomeUnknown),
+                Some(Past::Sent) => Fault::new(FaultKind::OutcomeUnknown).because(RESTARTED),
                 Some(Past::Lost) => Fault::new(FaultKind::ResultLost),
                 Some(Past::Answered(_)) => self.faults.of(number, true),
                 None => self.faults.of(number, false),
             };
-            let data = fault.response(id).into();
+            let data = self.placed(fault).response(id).into();
             self.put_stream(
                 connection,
                 Part::Event {

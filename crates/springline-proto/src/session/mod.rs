@@ -100,6 +100,8 @@ pub struct Session {
     phase: Phase,
     /// Whether `notifications/initialized` came: only then may servers speak outside calls.
     initialized: bool,
+    /// Whether the client ever asked for anything but its handshake.
+    was_used: bool,
     version: Option<Version>,
     client: Client,
     announced: Announced,
@@ -170,6 +172,7 @@ impl Session {
             all,
             phase: Phase::Fresh,
             initialized: false,
+            was_used: false,
             version: None,
             client: Client::default(),
             announced: Announced::default(),
@@ -313,6 +316,12 @@ impl Session {
     /// Whether the client has its GET stream or its pipe open, or waits for an answer.
     pub fn attached(&self) -> bool {
         self.main.is_some() || !self.resumed.is_empty() || !self.exchanges.is_empty()
+    }
+
+    /// Whether the client ever asked for anything but its handshake. One that came back after a
+    /// restart counts as one that did.
+    pub fn was_used(&self) -> bool {
+        self.was_used
     }
 
     /// Whether the session is over.

@@ -19,6 +19,16 @@ pub enum Endpoint {
     All,
 }
 
+impl Endpoint {
+    /// The one server, if it is one.
+    pub fn server(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::One(server) => Some(server),
+            Self::All => None,
+        }
+    }
+}
+
 /// How the client is attached; decides where messages to it go.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Downstream {

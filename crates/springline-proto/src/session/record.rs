@@ -85,6 +85,7 @@ impl Session {
         let mut session = Self::new(config, now);
         session.faults.doubt_up_to(base);
         session.phase = Phase::Open;
+        session.was_used = true;
         session.initialized = record.initialized;
         session.version = Some(version_of(&record.result).unwrap_or(Version::ASSUMED));
         session.client = Client::of(&record.params);

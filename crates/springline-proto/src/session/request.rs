@@ -109,8 +109,9 @@ impl Session {
             self.say(exchange, error_response(Some(&id), &error));
             return;
         }
+        self.was_used |= method != Method::Initialize;
         if self.pending.len() >= self.settings.pending_max {
-            let fault = Fault::new(FaultKind::TooManyPending);
+            let fault = self.placed(Fault::new(FaultKind::TooManyPending));
             self.say(exchange, fault.response(&id));
             return;
         }
@@ -207,13 +208,24 @@ impl Session {
         Some(pending)
     }
 
+    /// An error on the endpoint of one server is about that one, unless it says another.
+    pub(super) fn placed(&self, fault: Fault) -> Fault {
+        let server = self.endpoint.server().filter(|_| fault.server.is_none());
+        let server = server.cloned();
+        fault.at(server.as_ref())
+    }
+
     /// Answers a pending request with an error of ours.
     pub(super) fn fail(&mut self, now: Moment, number: u64, fault: &Fault) {
         if let Some(pending) = self.settle(number) {
             self.undo(&pending.effect);
             let outlet = self.cut(&pending);
+            let fault = match &fault.server {
+                Some(_) => fault.clone(),
+                None => self.placed(fault.clone().at(pending.server.as_ref())),
+            };
             if matches!(outlet, Outlet::Stream(..)) {
-                self.faults.note(number, fault);
+                self.faults.note(number, &fault);
             }
             let body = fault.response(&pending.id);
             self.give(now, &outlet, body.into());

@@ -451,10 +451,18 @@ impl Tether {
             .sum();
     }
 
+    /// An error about the server that the client speaks to, if it is one.
+    fn placed(&self, fault: Fault) -> Fault {
+        match &self.server {
+            Some(server) => fault.of(&server.as_str().into()),
+            None => fault,
+        }
+    }
+
     /// Answers a request in the gateway's place.
     fn fail(&mut self, id: &Bytes, kind: FaultKind) {
         self.places.remove(id);
-        let fault = Fault::new(kind);
+        let fault = self.placed(Fault::new(kind));
         let fault = if kind == FaultKind::OutcomeUnknown {
             fault.because("the gateway went away before it answered")
         } else {
@@ -486,7 +494,8 @@ impl Tether {
             .is_some_and(|at| at.after(STOPPING_MAX) <= now)
         {
             // It takes longer than a client should wait.
-            self.answer_held(&Fault::new(FaultKind::ShuttingDown).to_json());
+            let fault = self.placed(Fault::new(FaultKind::ShuttingDown));
+            self.answer_held(&fault.to_json());
         }
         self.leave_if_stopping(now);
     }

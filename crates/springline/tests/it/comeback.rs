@@ -69,6 +69,7 @@ async fn a_call_that_may_have_run_is_told_as_unknown_and_a_read_is_sent_again() 
     let mut answers = [pipe.response().await, pipe.response().await];
     answers.sort_by_key(|answer| answer["id"].as_u64());
     assert_eq!(answers[0]["id"], 2);
+    assert_eq!(answers[0]["error"]["data"]["server"], "s", "{}", answers[0]);
     assert_eq!(fault(&answers[0]), ("OUTCOME_UNKNOWN", "unknown"));
     assert!(answers[1]["result"]["tools"].is_array(), "{}", answers[1]);
     server.release("h");

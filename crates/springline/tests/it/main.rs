@@ -31,4 +31,5 @@ mod pipe;
 mod place;
 mod reload;
 mod restart;
+mod room;
 mod stream;

@@ -117,6 +117,11 @@ async fn a_call_that_was_in_flight_at_the_kill_ends_as_unknown_on_its_own_stream
     let answer = resumed.message().await.unwrap();
     assert_eq!(answer["id"], 7);
     assert_eq!(fault(&answer), ("OUTCOME_UNKNOWN", "unknown"));
+    let data = &answer["error"]["data"];
+    assert_eq!(data["server"], "s");
+    let text = data["message"].as_str().unwrap();
+    assert!(text.contains("the gateway was restarted"), "{text}");
+    assert!(!text.contains("connection"), "{text}");
     server.release("h");
     assert_eq!(client.text(8, "count", json!({})).await, "3");
 }

@@ -211,6 +211,7 @@ async fn an_initialize_that_fails_names_no_session() {
             .await;
         assert_eq!(reply.status, 200, "{name}");
         assert_eq!(reply.json()["error"]["code"], code, "{name}");
+        assert_eq!(reply.json()["error"]["data"]["server"], name);
         assert_eq!(reply.json()["id"], 1);
     }
 }

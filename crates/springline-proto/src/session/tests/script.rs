@@ -412,8 +412,12 @@ fn brief(bytes: &[u8]) -> String {
     let value: serde_json::Value = serde_json::from_slice(bytes).expect("valid JSON");
     let code = &value["error"]["data"]["code"];
     if let Some(code) = code.as_str() {
-        let outcome = value["error"]["data"]["outcome"].as_str().unwrap();
-        return format!("{} {code} {outcome}", value["id"]);
+        let data = &value["error"]["data"];
+        let outcome = data["outcome"].as_str().unwrap();
+        // What a server is told of the client is about no server.
+        let is_lacking = data["server"].is_null() && code != "CLIENT_UNREACHABLE";
+        let lacking = if is_lacking { " of no server" } else { "" };
+        return format!("{} {code} {outcome}{lacking}", value["id"]);
     }
     text(bytes).replacen(r#""jsonrpc":"2.0","#, "", 1)
 }
