@@ -359,11 +359,19 @@ pub(crate) async fn restart(args: RestartArgs) -> Ended {
         console.raw(&body)?;
     } else {
         let answer = parse(&body)?;
-        console.line(&format!(
-            "{}: {} running; each finishes what it has, and the next call starts it afresh",
-            clean(&args.server),
-            cell(&answer["instances"])
-        ))?;
+        let what = match answer["instances"].as_u64() {
+            None | Some(0) => "nothing was running; the next call starts it".to_owned(),
+            Some(1) => {
+                "its instance takes no new calls and ends when those it has are done; the next \
+                        call starts another"
+                    .to_owned()
+            }
+            Some(count) => format!(
+                "its {count} instances take no new calls and end when those they have are done; the \
+                 next calls start others"
+            ),
+        };
+        console.line(&format!("{}: {what}", clean(&args.server)))?;
     }
     console.flush()?;
     Ok(Exit::Done)

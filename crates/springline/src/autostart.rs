@@ -89,6 +89,14 @@ pub enum StartError {
     /// It would end at once.
     #[error("no gateway runs, and none can be started: configuration refused: {0}")]
     Config(#[from] ConfigError),
+    /// Its log cannot be written.
+    #[error("no gateway runs, and none can be started: {}: {cause}; make the state folder writable for this user, or choose another with SPRINGLINE_STATE_DIR", path.display())]
+    State {
+        /// The log or its folder.
+        path: PathBuf,
+        /// Why not.
+        cause: io::Error,
+    },
     /// The system refused.
     #[error("no gateway runs, and one could not be started: {0}")]
     Refused(#[from] io::Error),
@@ -184,25 +192,32 @@ fn ended(child: &mut Option<Child>) -> io::Result<Option<std::process::ExitStatu
     clippy::disallowed_methods,
     reason = "the gateway is no server of ours: it outlives us and has its own session"
 )]
-fn start(spec: &StartSpec) -> io::Result<Child> {
+fn start(spec: &StartSpec) -> Result<Child, StartError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        |cause| StartError::State { path, cause }
+    };
     if let Some(folder) = spec.log.parent() {
         DirBuilder::new()
             .mode(0o700)
             .recursive(true)
-            .create(folder)?;
+            .create(folder)
+            .map_err(failed(folder))?;
     }
     let log = OpenOptions::new()
         .append(true)
         .create(true)
         .mode(0o600)
-        .open(&spec.log)?;
-    std::process::Command::new(&spec.program)
+        .open(&spec.log)
+        .map_err(failed(&spec.log))?;
+    let child = std::process::Command::new(&spec.program)
         .args(&spec.args)
         .env(DETACHED, "1")
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log)
-        .spawn()
+        .spawn()?;
+    Ok(child)
 }
 
 /// Called first by a gateway: if a `connect` started it, it leaves the session and terminal of that

@@ -149,10 +149,15 @@ pub async fn run(args: BridgeArgs) -> ExitCode {
     {
         front.complain("the server did not end in time");
     }
+    let was_in_vain = front.was_in_vain();
     if ended.is_ok() {
         front.close().await;
     }
-    ExitCode::SUCCESS
+    if was_in_vain {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
 }
 
 /// What outlives the process, and the right to it; or how to end, and why.
@@ -364,7 +369,7 @@ pub async fn carry<G: Gate>(
     let session = match gate.open(&principal, endpoint, Downstream::Pipe) {
         Ok(session) => session,
         Err(error) => {
-            front.complain(&error.to_string());
+            front.fail(error.to_string());
             return Err(Deaf);
         }
     };

@@ -14,6 +14,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use springline_proto::error::chain;
 use tracing_subscriber::EnvFilter;
 
 use self::api::Failure;
@@ -25,7 +26,7 @@ fn main() -> ExitCode {
     match run(cli.command) {
         Ok(code) => code,
         Err(error) => {
-            say(&format!("{error:#}"));
+            say(&chain(error.as_ref()));
             Exit::Failed.into()
         }
     }

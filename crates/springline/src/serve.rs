@@ -7,20 +7,23 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use parking_lot::Mutex;
 use springline_engine::admin::{Admin, AdminFacts};
 use springline_engine::config::{Config, Overrides, Settings, Sources};
+use springline_engine::downstream::listen::{self, BindError};
 use springline_engine::downstream::route::Routes;
 use springline_engine::downstream::socket::{self, PidLock, SocketError};
-use springline_engine::downstream::{HttpServer, HttpSettings, Token, listen};
+use springline_engine::downstream::{HttpServer, HttpSettings, Token};
 use springline_engine::gateway::{Gateway, Rest};
 use springline_engine::lane::Lanes;
 use springline_engine::upstream::http::{HttpShared, ProxyEnv};
 use springline_engine::{clock, limit, spawn};
+use springline_proto::error::chain;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
+use tokio::time::sleep;
 
 use crate::cli::ServeArgs;
 use crate::console::clean;
@@ -29,6 +32,16 @@ use crate::reload::{self, Origin, Reloader};
 
 /// How long answers may take to leave after the stop of the gateway itself.
 const CONNECTIONS_GRACE: Duration = Duration::from_secs(2);
+
+/// How long a gateway that was killed may take to be gone.
+const AFTERLIFE: Duration = Duration::from_secs(1);
+
+/// The pause between two looks whether it is.
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
+
+/// What to do about a state folder that cannot be used.
+const STATE_ADVICE: &str =
+    "make the state folder writable for this user, or choose another with --state-dir";
 
 /// What to do about a gateway that runs already.
 const OTHER_PLACE: &str =
@@ -59,7 +72,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         Ok(claims) => claims,
         Err(exit) => return Ok(exit),
     };
-    let (rest, findings) = Rest::open(&config.settings.state_dir)?;
+    let (rest, findings) = Rest::open(&config.settings.state_dir).map_err(unusable)?;
     for finding in &findings {
         crate::say(&format!("state folder: {finding}"));
     }
@@ -113,33 +126,45 @@ struct Claims {
 }
 
 /// Takes the state folder, the socket and the addresses; an exit inside if another gateway has them.
+/// One that was killed a moment ago still has them until the system has taken it apart.
 async fn claim(config: &Config) -> anyhow::Result<Result<Claims, Exit>> {
-    let state = match lock_state(&config.settings.state_dir)? {
-        Ok(lock) => lock,
-        Err(pid) => {
-            let by = pid
-                .map(|pid| format!(" by process {pid}"))
-                .unwrap_or_default();
-            let folder = config.settings.state_dir.display();
-            crate::say(&format!(
-                "the state folder {folder} is in use{by}; {OTHER_PLACE}"
-            ));
-            return Ok(Err(Exit::Taken));
+    let until = clock::now() + AFTERLIFE;
+    let folder = &config.settings.state_dir;
+    let state = loop {
+        match lock_state(folder).map_err(unusable)? {
+            Ok(lock) => break lock,
+            Err(_) if clock::now() < until => sleep(LOOK_PAUSE).await,
+            Err(pid) => {
+                let by = pid
+                    .map(|pid| format!(" by process {pid}"))
+                    .unwrap_or_default();
+                let folder = folder.display();
+                crate::say(&format!(
+                    "the state folder {folder} is in use{by}; {OTHER_PLACE}"
+                ));
+                return Ok(Err(Exit::Taken));
+            }
         }
     };
-    let socket = match socket::bind(&config.settings.socket).await {
-        Ok(bound) => bound,
-        Err(error @ SocketError::Live { .. }) => {
-            crate::say(&format!("{error}; {OTHER_PLACE}"));
-            return Ok(Err(Exit::Taken));
+    let socket = loop {
+        match socket::bind(&config.settings.socket).await {
+            Ok(bound) => break bound,
+            Err(SocketError::Live { .. }) if clock::now() < until => sleep(LOOK_PAUSE).await,
+            Err(error @ SocketError::Live { .. }) => {
+                crate::say(&format!("{error}; {OTHER_PLACE}"));
+                return Ok(Err(Exit::Taken));
+            }
+            Err(error) => return Err(error).context("the socket"),
         }
-        Err(error) => return Err(error).context("the socket"),
     };
-    let listeners = match &config.settings.listen {
-        Some(listen) => listen::bind(&listen.addresses, true)
-            .await
-            .context("the listener")?,
-        None => Vec::new(),
+    let listeners = loop {
+        let Some(listen) = &config.settings.listen else {
+            break Vec::new();
+        };
+        match listen::bind(&listen.addresses, true).await {
+            Err(BindError::InUse { .. }) if clock::now() < until => sleep(LOOK_PAUSE).await,
+            bound => break bound.context("the listener")?,
+        }
     };
     Ok(Ok(Claims {
         state,
@@ -217,6 +242,11 @@ fn lock_state(folder: &Path) -> anyhow::Result<Result<PidLock, Option<u32>>> {
     }
     PidLock::acquire(&folder.join("lock"))
         .with_context(|| format!("the lock in the state folder {}", folder.display()))
+}
+
+/// A state folder that cannot be used, with what to do about it.
+fn unusable(error: impl Into<anyhow::Error>) -> anyhow::Error {
+    anyhow!("{}; {STATE_ADVICE}", chain(error.into().as_ref()))
 }
 
 /// What the admin routes cannot know by themselves.

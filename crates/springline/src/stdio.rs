@@ -51,6 +51,10 @@ pub struct Front {
     /// When everything must be over, once a signal came.
     due: watch::Receiver<Option<Instant>>,
     pending: HashSet<Bytes>,
+    /// The last failure that was told, until something succeeded: the same one is told once.
+    failure: Option<String>,
+    /// Whether anything ever succeeded.
+    had_result: bool,
 }
 
 /// Something that the client did.
@@ -120,6 +124,8 @@ impl Front {
             broken,
             due,
             pending: HashSet::new(),
+            failure: None,
+            had_result: false,
         })
     }
 
@@ -201,7 +207,10 @@ impl Front {
                 self.pending.remove(&id);
             }
             if let Some(failure) = message.error().and_then(|error| own_failure(&error)) {
-                self.complain(&failure);
+                self.fail(failure);
+            } else {
+                self.failure = None;
+                self.had_result |= message.kind() == Kind::Result;
             }
         }
         self.say(text.into()).await
@@ -238,6 +247,19 @@ impl Front {
     /// Until standard output is broken or the time to end is over. Cancel safe.
     pub async fn deaf(&self) {
         deaf(&self.broken, &self.due).await;
+    }
+
+    /// Something failed: one line on standard error, unless the last one said the same.
+    pub fn fail(&mut self, failure: String) {
+        if self.failure.as_ref() != Some(&failure) {
+            self.complain(&failure);
+        }
+        self.failure = Some(failure);
+    }
+
+    /// Whether all that was tried has failed.
+    pub fn was_in_vain(&self) -> bool {
+        self.failure.is_some() && !self.had_result
     }
 
     /// Writes one line on standard error: flattened, cut, without control characters.

@@ -51,12 +51,12 @@ pub(super) enum ResumeError {
     #[error("--resume: {} is not a folder of this user", .0.display())]
     Foreign(PathBuf),
     /// The system refused.
-    #[error("--resume: the folder {}: {source}", path.display())]
+    #[error("--resume: the folder {}: {cause}; make it writable for this user, or choose another with --state-dir", path.display())]
     Io {
         /// The folder.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// What is in it cannot be opened.
     #[error("--resume: {0}")]
@@ -71,9 +71,9 @@ pub(super) struct Claim {
 /// Takes what is kept under `name`, for this process alone. Cancel safe.
 pub(super) async fn claim(state: &Path, name: &str) -> Result<(Claim, Rest), ResumeError> {
     let folder = state.join("bridge").join(name);
-    let failed = |source| ResumeError::Io {
+    let failed = |cause| ResumeError::Io {
         path: folder.clone(),
-        source,
+        cause,
     };
     DirBuilder::new()
         .mode(0o700)

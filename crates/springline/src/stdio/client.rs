@@ -36,6 +36,8 @@ impl Client {
             broken: is_broken,
             due,
             pending,
+            failure: None,
+            had_result: false,
         };
         (
             front,

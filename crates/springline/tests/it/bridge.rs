@@ -255,7 +255,9 @@ async fn a_url_that_is_no_mcp_endpoint_is_called_so() {
         let answer = pipe.response().await;
         let kind = crate::harness::fault(&answer);
         assert_eq!(kind, ("NOT_MCP_ENDPOINT", "not_executed"), "{answer}");
-        let said = end(pipe).await;
+        pipe.input = None;
+        let (status, said) = pipe.ended().await;
+        assert_eq!(status.code(), Some(1), "{said}");
         for part in ["the URL is no MCP endpoint", told, "/mcp", "/sse"] {
             assert!(said.contains(part), "{part}: {said}");
         }

@@ -504,7 +504,7 @@ fn a_reader_that_closes_the_pipe_early_is_no_failure() {
 }
 
 /// Runs a `connect` or `bridge` whose client sends `initialize` and ends.
-fn greeted(mut command: Command) -> Ran {
+pub(crate) fn greeted(mut command: Command) -> Ran {
     let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::cli::{PROGRAM, Ran};
+use crate::cli::{PROGRAM, Ran, greeted};
 
 /// A home, in which the gateway that is started in it ends with the test.
 struct Home {
@@ -349,4 +349,100 @@ fn the_limit_on_open_files_is_raised_for_the_gateway_and_not_for_its_children() 
         .find(|line| line.starts_with("Max open files"));
     let words: Vec<&str> = line.unwrap().split_whitespace().collect();
     assert_ne!(words[3], "150", "{words:?}");
+}
+
+#[test]
+fn a_gateway_starts_in_the_moment_in_which_another_was_killed() {
+    let mut home = Home::new();
+    for _ in 0..5 {
+        home.serve();
+        home.gateway.as_mut().unwrap().kill().unwrap();
+    }
+}
+
+#[test]
+fn a_state_folder_that_cannot_be_used_is_named_once_with_what_to_do() {
+    let home = Home::new();
+    home.write(&demo());
+    for command in [
+        &["serve"][..],
+        &["connect"],
+        &["bridge", "--resume", "n", "http://[::1]:9/"],
+    ] {
+        let mut command = home.command(command);
+        command.env("XDG_STATE_HOME", "/dev/null/state");
+        let ran = greeted(command);
+        assert_ne!(ran.code(), 0);
+        assert_eq!(ran.err().lines().count(), 1, "{}", ran.err());
+        assert_eq!(
+            ran.err().matches("/dev/null/state").count(),
+            1,
+            "{}",
+            ran.err()
+        );
+        assert_eq!(
+            ran.err().matches("Not a directory").count(),
+            1,
+            "{}",
+            ran.err()
+        );
+        assert!(
+            ran.err().contains("writable for this user"),
+            "{}",
+            ran.err()
+        );
+    }
+}
+
+#[test]
+fn a_bridge_that_reached_nothing_fails_and_says_each_failure_once() {
+    let home = Home::new();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+    drop(listener);
+    let mut command = home.command(&["bridge", &url]);
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut to = child.stdin.take().unwrap();
+    let params = json!({
+        "protocolVersion": "2025-11-25", "capabilities": {},
+        "clientInfo": { "name": "t", "version": "1" },
+    });
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    for id in 0..2 {
+        let hello = json!({ "jsonrpc": "2.0", "id": id, "method": "initialize", "params": params });
+        writeln!(to, "{hello}").unwrap();
+        let answer: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        assert_eq!(answer["error"]["data"]["code"], "SERVER_UNREACHABLE");
+    }
+    drop(to);
+    let ran = Ran(child.wait_with_output().unwrap());
+    assert_eq!(ran.code(), 1);
+    assert_eq!(ran.err().lines().count(), 1, "{}", ran.err());
+    // One that did its work ends well.
+    let ran = greeted(home.command(&["bridge", "--", PROGRAM, "demo"]));
+    assert_eq!((ran.code(), ran.err()), (0, ""));
+}
+
+#[test]
+fn a_table_has_no_line_without_end_and_the_whole_text_is_in_the_json() {
+    let mut home = Home::new();
+    let long = "x".repeat(300);
+    let entry = json!({ "command": format!("/nowhere/{long}") });
+    home.write(&json!({ "mcpServers": { "long": entry } }).to_string());
+    home.serve();
+    let table = home.run(&["servers"]);
+    assert!(table.out().contains("unavailable"), "{}", table.out());
+    for line in table.out().lines() {
+        assert!(line.chars().count() <= 240, "{line}");
+    }
+    let restart = home.run(&["restart", "long"]);
+    assert_eq!(
+        restart.out(),
+        "long: nothing was running; the next call starts it\n"
+    );
 }
