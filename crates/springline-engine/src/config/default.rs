@@ -145,8 +145,8 @@ pub const DECLARATIONS: &[Declaration] = &[
         "SPRINGLINE_LISTEN",
         Kind::Listen,
         Preset::Text("127.0.0.1:7333"),
-        "is the address and port of the HTTP listener (an IP address, or `localhost` for both \
-         loopback addresses); `false` opens none. An address that other machines reach needs \
+        "is the address and port of the HTTP listener (an IP address or `localhost`; with \
+         `127.0.0.1` and `localhost` `::1` is served too, where there is one); `false` opens none. An address that other machines reach needs \
          `auth.tokens`",
     ),
     other(
