@@ -181,10 +181,24 @@ impl Shared {
                 self.idle = share_settings(&mut settings);
                 self.machine.handle(now, Input::Settings(settings));
             }
+            Input::Timer => self.on_timer(now),
             driver => self.machine.handle(now, driver),
         }
         self.route(now);
         self.end_vacant(now);
+    }
+
+    /// What waits here for its turn may be late at the very moment in which it is passed on (I7).
+    fn on_timer(&mut self, now: Moment) {
+        let waiting = self.lines.values().map(|line| line.queue.len());
+        for _ in 0..=waiting.sum() {
+            self.machine.handle(now, Input::Timer);
+            self.route(now);
+            let next = self.machine.next_deadline();
+            if next.is_none_or(|next| next > now) {
+                return;
+            }
+        }
     }
 
     /// The next thing that the driver has to do, until `None`.

@@ -59,7 +59,7 @@ pub(super) struct Line {
     /// The one that the server has.
     current: Option<CallKey>,
     /// Those that come after it. Bounded by the pending requests of all sessions.
-    queue: VecDeque<(CallKey, Change, Wish)>,
+    pub(super) queue: VecDeque<(CallKey, Change, Wish)>,
 }
 
 /// A request that changes something.
