@@ -127,8 +127,12 @@ impl Shared {
         })
     }
 
-    /// The one that has calls in flight, if there is exactly one.
+    /// The one that has calls in flight, if there is exactly one. What came on the exchange of a
+    /// request that is no client's any more is not about its calls (I9).
     fn only_caller(&self) -> Option<Binding> {
+        if self.is_ownerless {
+            return None;
+        }
         let mut callers = self.machine.in_flight().filter_map(|key| self.caller(key));
         let first = callers.next()?;
         callers.all(|other| other == first).then_some(first)

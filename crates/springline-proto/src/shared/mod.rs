@@ -89,6 +89,8 @@ pub struct Shared {
     vacant_since: Option<Moment>,
     /// It may be ended when the last calls of sessions that parted from it are over.
     ends_unused: bool,
+    /// The message that is looked at came on the exchange of a request that is no client's.
+    is_ownerless: bool,
     out: VecDeque<Output>,
 }
 
@@ -123,6 +125,7 @@ impl Shared {
             idle,
             vacant_since: None,
             ends_unused: false,
+            is_ownerless: false,
             out: VecDeque::new(),
         }
     }
@@ -182,9 +185,16 @@ impl Shared {
                 self.machine.handle(now, Input::Settings(settings));
             }
             Input::Timer => self.on_timer(now),
-            driver => self.machine.handle(now, driver),
+            driver => {
+                if let Input::Message { exchange, .. } = &driver {
+                    let machine = &self.machine;
+                    self.is_ownerless = exchange.is_some_and(|at| machine.is_ownerless(at));
+                }
+                self.machine.handle(now, driver);
+            }
         }
         self.route(now);
+        self.is_ownerless = false;
         self.end_vacant(now);
     }
 

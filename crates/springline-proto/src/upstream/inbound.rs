@@ -232,6 +232,17 @@ impl Upstream {
         }
     }
 
+    /// Whether what comes on this exchange is about a request that is no client's: answered, given
+    /// up, passed on to another machine, or our own.
+    pub(crate) fn is_ownerless(&self, exchange: ExchangeId) -> bool {
+        let aim = self.exchanges.get(&exchange).map(|exchange| exchange.aim);
+        if let Some(Aim::Call(key)) = aim {
+            self.pending.get(&key).is_none_or(Pending::is_internal)
+        } else {
+            false
+        }
+    }
+
     /// The request on whose exchange a message came, if it is still pending.
     fn related(&mut self, now: Moment, exchange: Option<ExchangeId>) -> Option<CallKey> {
         let Aim::Call(key) = self.exchanges.get(&exchange?)?.aim else {
