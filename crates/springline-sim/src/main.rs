@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use springline_sim::{Bounds, Kind, Outcome, Scene, explore, run, run_twice};
 
-const USAGE: &str = "usage: springline-sim [--scene upstream|stack|reload|global] (--seed N [--trace] | --seeds A..B | --fresh-seconds S | --regressions | --model FAULTS)...";
+const USAGE: &str = "usage: springline-sim [--scene upstream|stack|reload|global]... (--seed N [--trace] | --seeds A..B | --fresh-seconds S | --regressions | --model FAULTS)...";
 /// Of so many seeds one is run twice, for I12: that costs a sixteenth.
 const TWICE_EACH: u64 = 16;
 /// Failures that are shown before a range ends early.
@@ -65,7 +65,7 @@ fn main() -> ExitCode {
 
 fn parse(arguments: &[String]) -> Option<(Vec<Job>, bool, Vec<Scene>)> {
     let mut jobs = Vec::new();
-    let mut scenes = Scene::ALL.to_vec();
+    let mut scenes = Vec::new();
     let mut trace = false;
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
@@ -81,10 +81,13 @@ fn parse(arguments: &[String]) -> Option<(Vec<Job>, bool, Vec<Scene>)> {
             }
             "--regressions" => jobs.push(Job::Regressions),
             "--model" => jobs.push(Job::Model(words.next()?.parse().ok()?)),
-            "--scene" => scenes = vec![scene(words.next()?)?],
+            "--scene" => scenes.push(scene(words.next()?)?),
             "--trace" => trace = true,
             _ => return None,
         }
+    }
+    if scenes.is_empty() {
+        scenes = Scene::ALL.to_vec();
     }
     (!jobs.is_empty()).then_some((jobs, trace, scenes))
 }
