@@ -153,8 +153,8 @@ fn a_bad_top_level_block_refuses_the_start() {
         (
             r#"{ "lisen": "x" }"#,
             "1:18: `lisen` is not a key of the `springline` block; did you mean `listen`? It is the \
-             address and port of the HTTP listener (an IP address, or `localhost` for both loopback \
-             addresses); `false` opens none. An address that other machines reach needs `auth.tokens`",
+             address and port of the HTTP listener (an IP address or `localhost`; with \
+             `127.0.0.1` and `localhost` `::1` is served too, where there is one); `false` opens none. An address that other machines reach needs `auth.tokens`",
         ),
         (
             r#"{ "auth": { "token": {} } }"#,
