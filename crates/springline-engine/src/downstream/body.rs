@@ -27,8 +27,8 @@ pub enum ReadError {
         /// The id of the message, where it was read nevertheless.
         id: Option<Bytes>,
     },
-    /// No byte came for too long.
-    #[error("the body stopped coming")]
+    /// No byte came for too long, or too few did.
+    #[error("the body stopped coming, or came too slowly")]
     Stalled,
     /// The connection broke.
     #[error("the body broke off")]
@@ -46,6 +46,9 @@ const DISCARD_PAUSE: Duration = Duration::from_millis(250);
 /// How long a body over the cap is read at all.
 const DISCARD_TIME: Duration = Duration::from_secs(2);
 
+/// Bytes that a body brings in a second, at the least: what is slower only keeps its connection busy.
+const RATE_MIN: usize = 1024;
+
 /// Reads a body into one buffer, at most `max` bytes. A body that came as one piece is not copied.
 ///
 /// Not cancel safe: what was read is lost.
@@ -61,8 +64,11 @@ where
     }
     let expected = expected.and_then(|length| usize::try_from(length).ok());
     let mut whole = BytesMut::new();
+    let until = clock::now() + patience;
     loop {
-        let frame = match timeout(patience, body.frame()).await {
+        let earned = Duration::from_secs((whole.len() / RATE_MIN) as u64);
+        let left = (until + earned).saturating_duration_since(clock::now());
+        let frame = match timeout(patience.min(left), body.frame()).await {
             Err(_) => return Err(ReadError::Stalled),
             Ok(None) => return Ok(whole.freeze()),
             Ok(Some(Err(_))) => return Err(ReadError::Broken),

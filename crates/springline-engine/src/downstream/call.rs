@@ -78,6 +78,7 @@ impl<G: Gate, F: Fields> Call<'_, G, F> {
 
     /// What is judged before the body of a POST is read. Says what its answer may be.
     pub(crate) fn admit(&self) -> Result<Accept, Answer> {
+        check_coding(self.fields)?;
         let refusal = match guard::announced(self.fields) {
             Announced::Json => None,
             Announced::OtherCharset => {
@@ -386,6 +387,21 @@ fn refuse_open(error: OpenError, endpoint: &Endpoint, id: Option<&[u8]>) -> Answ
         .because(error.to_string())
         .at(endpoint.server());
     answer::json(StatusCode::OK, fault.response(id.unwrap_or(b"null")))
+}
+
+/// Refuses a body that is coded: it is not read, since nothing tells how large it would become.
+pub(crate) fn check_coding(fields: &impl Fields) -> Result<(), Answer> {
+    if guard::is_plain(fields) {
+        return Ok(());
+    }
+    let text = "the body must not be compressed: send it without Content-Encoding";
+    let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    let mut answer = answer::refuse(status, None, INVALID_REQUEST, text);
+    answer.headers_mut().insert(
+        header::ACCEPT_ENCODING,
+        HeaderValue::from_static("identity"),
+    );
+    Err(close(answer))
 }
 
 /// Reads the body of a request within a cap.

@@ -16,6 +16,8 @@ pub enum Field {
     ContentType,
     /// `Last-Event-ID`.
     Cursor,
+    /// How the body is coded: compressed, for one.
+    Encoding,
     /// Whether the client waits for a word before it sends the body.
     Expect,
     /// Where the client believes to be.
@@ -36,6 +38,7 @@ impl Field {
             Self::Authorization => header::AUTHORIZATION,
             Self::ContentType => header::CONTENT_TYPE,
             Self::Cursor => HeaderName::from_static("last-event-id"),
+            Self::Encoding => header::CONTENT_ENCODING,
             Self::Expect => header::EXPECT,
             Self::Host => header::HOST,
             Self::Origin => header::ORIGIN,

@@ -212,6 +212,16 @@ pub fn announced(fields: &impl Fields) -> Announced {
     }
 }
 
+/// Whether a body comes as it is: in no coding (RFC 9110, 8.4).
+pub fn is_plain(fields: &impl Fields) -> bool {
+    fields.all(Field::Encoding).all(|value| {
+        text(value).is_some_and(|codings| {
+            let mut codings = codings.split(',').map(str::trim);
+            codings.all(|coding| coding.is_empty() || coding.eq_ignore_ascii_case("identity"))
+        })
+    })
+}
+
 /// What a POST's answer may be, by its `Accept`; nothing if none of our types is accepted.
 pub fn accept_post(fields: &impl Fields) -> Option<Accept> {
     match accepted(fields) {

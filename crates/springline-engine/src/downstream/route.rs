@@ -21,7 +21,7 @@ use tokio::sync::watch;
 
 use super::answer::{self, Answer};
 use super::body::ReadError;
-use super::call::{Call, SESSIONLESS_MAX, close, read_body, refuse_body};
+use super::call::{Call, SESSIONLESS_MAX, check_coding, close, read_body, refuse_body};
 use super::field::Fields;
 use super::guard::{self, Arrival, PlaceError};
 use super::port::{Gate, Principal};
@@ -209,6 +209,9 @@ impl<G: Gate> Desk<G> {
     where
         B: Body<Data = Bytes> + Send,
     {
+        if let Err(answer) = check_coding(&head.headers) {
+            return answer;
+        }
         // Nobody who is not known steers anything: such a body is read to be passed over.
         let is_known = principal != Principal::Anonymous;
         let max = if is_known {

@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Request;
+use http::{Request, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -26,7 +26,7 @@ use super::route::{Desk, NoRoutes, Routes};
 use super::seat::Seats;
 use super::setting::HttpSettings;
 use super::stream::Patient;
-use super::wire::{Rewound, Wire};
+use super::wire::{Attended, Escort, Left, Underway, Wire};
 use crate::lane::Lanes;
 use crate::spawn;
 
@@ -238,29 +238,39 @@ impl<G: Gate> HttpServer<G> {
             other = Wire::new(&self.desk, arrival, stream).serve(self.settings.subscribe()) => other,
             () = raised(&mut cut) => None,
         };
-        if let Some(stream) = other {
-            self.converse_freely(stream, arrival, &settings, cut).await;
+        if let Some(left) = other {
+            self.converse_freely(left, arrival, &settings, cut).await;
         }
     }
 
     /// Goes on with a connection on which something else came than plain calls.
     async fn converse_freely<S>(
         self: Arc<Self>,
-        stream: Rewound<Patient<S>>,
+        left: Left<Patient<S>>,
         arrival: Arrival,
         settings: &HttpSettings,
         mut cut: watch::Receiver<bool>,
     ) where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
+        let underway = Underway::default();
+        let patience = settings.head_patience;
+        let stream = Escort::new(left.stream, left.until, patience, underway.clone());
         let server = Arc::clone(&self);
         let service = service_fn(move |request| {
-            let server = Arc::clone(&server);
-            async move { Ok::<_, Infallible>(server.answer(request, arrival).await.into_response()) }
+            let (server, underway) = (Arc::clone(&server), underway.clone());
+            async move {
+                let answering = underway.begin();
+                let answer = server.answer(request, arrival).await.into_response();
+                if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+                    underway.leave();
+                }
+                Ok::<_, Infallible>(answer.map(|body| Attended::new(body, answering)))
+            }
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(settings.head_patience)
+            .header_read_timeout(settings.idle_patience)
             .serve_connection(TokioIo::new(stream), service)
             .with_upgrades();
         let mut connection = Box::pin(connection);

@@ -32,10 +32,13 @@ pub struct HttpSettings {
     pub heartbeat: Duration,
     /// How long a client may take no byte of an answer before its connection is closed.
     pub write_patience: Duration,
-    /// How long a request body may bring no byte.
+    /// How long a request body may bring no byte; that long, and a second for each KiB that came, may
+    /// all of it take.
     pub read_patience: Duration,
-    /// How long a connection may stay without a complete request head; bounds idle keep-alive too.
+    /// How long the head of a request may take, from its first byte on.
     pub head_patience: Duration,
+    /// How long a connection may stay without a byte of a request.
+    pub idle_patience: Duration,
 }
 
 impl Default for HttpSettings {
@@ -50,8 +53,9 @@ impl Default for HttpSettings {
             heartbeat: HEARTBEAT,
             write_patience: Duration::from_mins(1),
             read_patience: Duration::from_mins(1),
+            head_patience: Duration::from_secs(30),
             // Longer than the keep-alive pools of usual clients (Node.js 5 s, undici 4 s, hyper 90 s).
-            head_patience: Duration::from_mins(5),
+            idle_patience: Duration::from_mins(5),
         }
     }
 }

@@ -444,13 +444,13 @@ async fn a_stop_ends_idle_connections_and_those_that_have_answered() {
 #[tokio::test]
 async fn a_connection_without_a_request_is_closed_after_its_patience() {
     let settings = HttpSettings {
-        head_patience: Duration::from_millis(30),
+        idle_patience: Duration::from_millis(30),
         ..HttpSettings::default()
     };
     let house = House::open(settings).await;
     let session = house.session(&[], V).await;
     let echo = post("/mcp", &[KIND, &session], &call(1, "echo"));
-    for sent in ["", &echo, &echo[..30]] {
+    for sent in ["", &echo] {
         let mut stream = house.dial().await;
         stream.write_all(sent.as_bytes()).await.unwrap();
         let text = rest(&mut stream).await;
@@ -461,7 +461,7 @@ async fn a_connection_without_a_request_is_closed_after_its_patience() {
 #[tokio::test(start_paused = true)]
 async fn the_patience_counts_from_the_last_answer_on() {
     let house = House::open(HttpSettings {
-        head_patience: Duration::from_secs(10),
+        idle_patience: Duration::from_secs(10),
         ..HttpSettings::default()
     })
     .await;

@@ -21,11 +21,12 @@ use super::head::{self, Head, Look};
 use crate::downstream::field::{Field, Fields as _};
 use crate::downstream::route;
 
-const FIELDS: [Field; 9] = [
+const FIELDS: [Field; 10] = [
     Field::Accept,
     Field::Authorization,
     Field::ContentType,
     Field::Cursor,
+    Field::Encoding,
     Field::Expect,
     Field::Host,
     Field::Origin,

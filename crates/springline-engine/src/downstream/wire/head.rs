@@ -19,7 +19,7 @@ pub(super) const HEAD_MAX: usize = 16 * 1024;
 const FIELDS_MAX: usize = 64;
 
 /// Fields that are looked at.
-const LOOKED_AT: usize = 9;
+const LOOKED_AT: usize = 10;
 
 /// How every plain request begins.
 const BEGIN: &[u8] = b"POST /mcp";
@@ -152,6 +152,7 @@ fn known(name: &str) -> Known {
         13 if is("authorization") => Known::Looked(Field::Authorization),
         14 if is("content-length") => Known::Length,
         14 if is("mcp-session-id") => Known::Looked(Field::Session),
+        16 if is("content-encoding") => Known::Looked(Field::Encoding),
         17 if is("transfer-encoding") => Known::Odd,
         20 if is("mcp-protocol-version") => Known::Looked(Field::Version),
         _ => Known::Nothing,

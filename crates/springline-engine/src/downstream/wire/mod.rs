@@ -11,6 +11,7 @@
     reason = "an answer that refuses is built once and sent at once"
 )]
 
+mod escort;
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzz;
 mod head;
@@ -22,6 +23,7 @@ use std::future::{Future as _, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header;
@@ -31,6 +33,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep_until};
 
+pub(crate) use self::escort::{Attended, Escort, Underway};
 use self::head::{Head, Look};
 pub(crate) use self::inflow::Rewound;
 use self::inflow::{Inflow, Rest};
@@ -38,7 +41,7 @@ use self::outflow::{Framed, Outflow, SendError};
 use self::stock::ROOM;
 use super::answer::Answer;
 use super::body;
-use super::call::{Call, Posted, SESSIONLESS_MAX};
+use super::call::{self, Call, Posted, SESSIONLESS_MAX};
 use super::guard::{self, Arrival};
 use super::port::{Gate, Session};
 use super::raised;
@@ -70,26 +73,50 @@ struct Turn<P> {
 
 type PartsOf<G> = <<G as Gate>::Session as Session>::Parts;
 
+/// A connection that goes to hyper.
+pub(crate) struct Left<S> {
+    /// With what was received of it.
+    pub(crate) stream: Rewound<S>,
+    /// When the time is over of the head that comes.
+    pub(crate) until: Instant,
+}
+
 /// What a connection waits for between requests.
 struct Idle<'a, F> {
     /// The stop of the server.
     stopped: Pin<&'a mut F>,
     /// Fires when the time of some request was over; it is set anew only then, not for each.
     timer: Pin<&'a mut Sleep>,
-    /// When the time of the next request is over.
+    /// When the time of the next request, or of what is missing of its head, is over.
     until: Instant,
 }
 
+/// What came of reading on.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Filled {
+    More,
+    /// The connection is over, or the server stops.
+    Ended,
+    /// The time is over.
+    Late,
+}
+
 impl<F: Future<Output = ()>> Idle<'_, F> {
+    /// The first bytes of a head have come: all of it has to by then.
+    fn begin_head(&mut self, patience: Duration) {
+        self.until = clock::now() + patience;
+        self.timer.as_mut().reset(self.until);
+    }
+
     /// Whether the time of the next request is over, or the server stops.
-    fn poll_over(&mut self, cx: &mut Context<'_>) -> bool {
+    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<Filled> {
         while self.timer.as_mut().poll(cx).is_ready() {
             if clock::now() >= self.until {
-                return true;
+                return Poll::Ready(Filled::Late);
             }
             self.timer.as_mut().reset(self.until);
         }
-        self.stopped.as_mut().poll(cx).is_ready()
+        self.stopped.as_mut().poll(cx).map(|()| Filled::Ended)
     }
 }
 
@@ -109,13 +136,13 @@ where
     }
 
     /// Serves plain requests until the connection ends, or something else comes: then the connection
-    /// is returned, with what was received of it. Dropped, it cuts the connection.
+    /// is returned. Dropped, it cuts the connection.
     pub(crate) async fn serve(
         mut self,
         mut latest: watch::Receiver<Arc<HttpSettings>>,
-    ) -> Option<Rewound<S>> {
+    ) -> Option<Left<S>> {
         let mut settings = Arc::clone(&latest.borrow_and_update());
-        let patience = settings.head_patience;
+        let patience = settings.idle_patience;
         let mut stopping = self.desk.stopping.clone();
         let until = clock::now() + patience;
         let mut idle = Idle {
@@ -143,25 +170,57 @@ where
                         continue;
                     }
                     Look::Partial => {}
-                    Look::Other => return Some(Rewound::new(self.inflow.stream, bytes)),
+                    Look::Other => {
+                        let until = match seen {
+                            0 => clock::now() + settings.head_patience,
+                            _ => idle.until,
+                        };
+                        let stream = Rewound::new(self.inflow.stream, bytes);
+                        return Some(Left { stream, until });
+                    }
+                }
+                if seen == 0 {
+                    idle.begin_head(settings.head_patience);
                 }
                 seen = bytes.len();
                 self.inflow.input = bytes;
             }
-            if !self.fill(&mut idle).await {
-                return None;
+            match self.fill(&mut idle, seen > 0).await {
+                Filled::More => {}
+                Filled::Late if seen > 0 => {
+                    self.refuse_late().await;
+                    return None;
+                }
+                Filled::Late | Filled::Ended => return None,
             }
         }
     }
 
-    /// Reads on. Says whether more came.
-    async fn fill(&mut self, idle: &mut Idle<'_, impl Future<Output = ()>>) -> bool {
+    /// Reads on. In the midst of a head the time counts also while it comes.
+    async fn fill(
+        &mut self,
+        idle: &mut Idle<'_, impl Future<Output = ()>>,
+        is_amid: bool,
+    ) -> Filled {
         poll_fn(|cx| match self.inflow.poll_fill(cx, ROOM) {
-            Poll::Ready(read) => Poll::Ready(matches!(read, Ok(1..))),
-            Poll::Pending if idle.poll_over(cx) => Poll::Ready(false),
-            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(1..)) if is_amid && clock::now() >= idle.until => {
+                Poll::Ready(Filled::Late)
+            }
+            Poll::Ready(Ok(1..)) => Poll::Ready(Filled::More),
+            Poll::Ready(Ok(0) | Err(_)) => Poll::Ready(Filled::Ended),
+            Poll::Pending => idle.poll_over(cx),
         })
         .await
+    }
+
+    /// A head did not come in time.
+    async fn refuse_late(&mut self) {
+        let framed = self.outflow.begin(call::close(escort::late()), true);
+        if let Err(error) = self.send(framed).await {
+            tracing::debug!(%error, "a refusal did not get out");
+        } else {
+            self.end(u64::MAX).await;
+        }
     }
 
     /// Judges a request, and gives its body to its session. `bytes` begin with its head.
