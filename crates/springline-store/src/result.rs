@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
@@ -27,6 +28,8 @@ pub struct Results {
     store: Arc<dyn Store>,
     /// Held over a change and its write, so that both happen in the same order.
     index: Mutex<Index>,
+    /// How many are kept: of the calls that end, few have a body here, and the others take no lock.
+    kept: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -59,6 +62,7 @@ impl Results {
         }
         Ok(Self {
             store,
+            kept: AtomicUsize::new(index.held.len()),
             index: Mutex::new(index),
         })
     }
@@ -84,6 +88,7 @@ impl Results {
             index.remove(call);
         }
         index.insert(call, now, body.len());
+        self.kept.store(index.held.len(), Ordering::Release);
         Ok(true)
     }
 
@@ -101,6 +106,9 @@ impl Results {
     /// # Errors
     /// The store did not take the change; then all is still kept.
     pub fn forget(&self, calls: &[CallId]) -> Result<(), StoreError> {
+        if calls.is_empty() || self.kept.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
         let mut index = self.index.lock();
         let held = |call: &&CallId| index.held.contains_key(*call);
         let leaving: Vec<CallId> = calls.iter().filter(held).copied().collect();
@@ -156,6 +164,7 @@ impl Results {
         for call in leaving {
             index.remove(*call);
         }
+        self.kept.store(index.held.len(), Ordering::Release);
         Ok(())
     }
 }
