@@ -1,7 +1,7 @@
 use std::fs;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::form::{HEADER_LEN, Header, Line, RECORD_LEN};
 use super::*;
@@ -51,21 +51,28 @@ impl Home {
         let copy = Self::new();
         let (folder, _) = StateFolder::open(copy.dir.path()).unwrap();
         let to = folder.inner("journal", &mut Vec::new()).unwrap();
-        let mut segments = self.segments();
-        let last = segments.pop().unwrap();
-        let copied = |from: &PathBuf| to.join(from.file_name().unwrap().to_str().unwrap());
-        for from in segments {
-            fs::copy(&from, copied(&from)).unwrap();
+        // The journal removes old segments by itself. Segments of which one was gone before it was read are
+        // those of no moment, and are read anew.
+        let mut segments = loop {
+            let read = self.segments().into_iter().map(|path| {
+                let bytes = fs::read(&path)?;
+                Ok((path, bytes))
+            });
+            match read.collect::<io::Result<Vec<_>>>() {
+                Ok(segments) => break segments,
+                Err(error) => assert_eq!(error.kind(), io::ErrorKind::NotFound),
+            }
+        };
+        let (last, mut bytes) = segments.pop().unwrap();
+        let create = |from: &Path| to.create(from.file_name().unwrap().to_str().unwrap());
+        for (from, bytes) in segments {
+            create(&from).unwrap().write_all(&bytes).unwrap();
         }
-        let mut bytes = fs::read(&last).unwrap();
         // Of the zeros at its end some do.
         let end = bytes.iter().rposition(|byte| *byte != 0);
         bytes.truncate(end.map_or(0, |end| end + 1) + 4 * RECORD_LEN);
         change(&mut bytes);
-        let mut file = to
-            .create(last.file_name().unwrap().to_str().unwrap())
-            .unwrap();
-        file.write_all(&bytes).unwrap();
+        create(&last).unwrap().write_all(&bytes).unwrap();
         copy
     }
 }

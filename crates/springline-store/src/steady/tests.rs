@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -236,19 +237,25 @@ fn results_that_were_kept_while_it_was_down_are_found_and_go() {
     assert!(content(&disk.crashed()).is_empty());
 }
 
+/// Over the database of a folder, opened again when the test wants it: a thread that does so at the same
+/// time would be in its way.
+fn steady(folder: &StateFolder, store: EmbeddedStore) -> SteadyStore {
+    let folder = folder.clone();
+    let open = move || {
+        let (store, findings) = EmbeddedStore::open(&folder).map_err(|error| told(&error))?;
+        let store: Arc<dyn Store> = Arc::new(store);
+        Ok((store, findings))
+    };
+    SteadyStore::over(Arc::new(store), Box::new(open), NEVER)
+}
+
 #[test]
 fn a_database_is_opened_again_beside_the_one_that_failed() {
     let home = tempfile::tempdir().unwrap();
     let (folder, _) = StateFolder::open(home.path()).unwrap();
     let (store, _) = EmbeddedStore::open(&folder).unwrap();
     store.narrow();
-    let again = folder.clone();
-    let open = move || {
-        let (store, findings) = EmbeddedStore::open(&again).map_err(|error| told(&error))?;
-        let store: Arc<dyn Store> = Arc::new(store);
-        Ok((store, findings))
-    };
-    let store = SteadyStore::over(Arc::new(store), Box::new(open), NEVER);
+    let store = steady(&folder, store);
     let mut model = Model::new();
     let mut has_failed = false;
     for seed in 0..50 {
@@ -270,7 +277,8 @@ fn a_database_is_opened_again_beside_the_one_that_failed() {
 fn where_another_database_has_taken_the_place_nothing_is_lost_either() {
     let home = tempfile::tempdir().unwrap();
     let (folder, _) = StateFolder::open(home.path()).unwrap();
-    let (store, _) = SteadyStore::open(&folder).unwrap();
+    let (store, _) = EmbeddedStore::open(&folder).unwrap();
+    let store = steady(&folder, store);
     let mut model = Model::new();
     for seed in 0..50 {
         store.apply(&batch(seed)).unwrap();
@@ -308,40 +316,12 @@ const ANSWERED: CallState = CallState::Answered {
 struct Paper {
     _home: tempfile::TempDir,
     folder: StateFolder,
-    present: Arc<Mutex<Arc<CrashJournal>>>,
+    /// Owned by the journal over it alone: it is closed before another one is opened.
+    present: Arc<Mutex<Weak<CrashJournal>>>,
     is_well: Arc<AtomicBool>,
     /// Appends that go well after it was opened again, and what the disk has of the one that does not.
     appends: Arc<Mutex<(u64, usize)>>,
     journal: SteadyJournal,
-}
-
-/// Hands out a journal that others hold too.
-struct Lent(Arc<CrashJournal>);
-
-impl Journal for Lent {
-    fn append(&self, entries: &[CallEntry]) -> Result<crate::record::Seq, JournalError> {
-        self.0.append(entries)
-    }
-
-    fn sync(&self) -> Result<crate::record::Seq, JournalError> {
-        self.0.sync()
-    }
-
-    fn synced(&self) -> crate::record::Seq {
-        self.0.synced()
-    }
-
-    fn last(&self, call: CallId) -> Option<CallEntry> {
-        self.0.last(call)
-    }
-
-    fn open_calls(&self) -> usize {
-        self.0.open_calls()
-    }
-
-    fn entries(&self) -> Vec<CallEntry> {
-        self.0.entries()
-    }
 }
 
 impl Paper {
@@ -349,7 +329,8 @@ impl Paper {
         let home = tempfile::tempdir().unwrap();
         let (folder, _) = StateFolder::open(home.path()).unwrap();
         let (journal, _) = CrashJournal::open(&folder).unwrap();
-        let present = Arc::new(Mutex::new(Arc::new(journal)));
+        let journal = Arc::new(journal);
+        let present = Arc::new(Mutex::new(Arc::downgrade(&journal)));
         let is_well = Arc::new(AtomicBool::new(true));
         let appends = Arc::new(Mutex::new((u64::MAX, 0)));
         let parts = (
@@ -367,12 +348,11 @@ impl Paper {
             let (count, kept) = *appends.lock();
             journal.fail_after(count, kept);
             let journal = Arc::new(journal);
-            *present.lock() = Arc::clone(&journal);
-            let journal: Arc<dyn Journal> = Arc::new(Lent(journal));
+            *present.lock() = Arc::downgrade(&journal);
+            let journal: Arc<dyn Journal> = journal;
             Ok((journal, recovered, Vec::new()))
         };
-        let lent = Lent(Arc::clone(&present.lock()));
-        let journal = SteadyJournal::over(Arc::new(lent), Box::new(open), NEVER);
+        let journal = SteadyJournal::over(journal, Box::new(open), NEVER);
         Self {
             _home: home,
             folder,
@@ -385,7 +365,12 @@ impl Paper {
 
     fn fail(&self, kept: usize) {
         self.is_well.store(false, Ordering::SeqCst);
-        self.present.lock().fail_after(0, kept);
+        self.fail_after(0, kept);
+    }
+
+    fn fail_after(&self, appends: u64, kept: usize) {
+        let present = self.present.lock().upgrade();
+        present.expect("it is open").fail_after(appends, kept);
     }
 
     fn heal(&self, appends: u64, kept: usize) -> bool {
@@ -396,8 +381,16 @@ impl Paper {
 
     /// What the next process reads after a kill.
     fn crashed(&self) -> BTreeMap<CallId, CallEntry> {
-        let copy = tempfile::tempdir().unwrap();
-        copy_files(self.folder.path(), copy.path());
+        // Meanwhile the thread of the journal removes old files, the oldest one first, and changes nothing
+        // else. So with all that were listed a copy is the folder as it was then; with one of them gone it
+        // is that of no moment, and is made anew.
+        let copy = loop {
+            let copy = tempfile::tempdir().unwrap();
+            match copy_files(self.folder.path(), copy.path()) {
+                Ok(()) => break copy,
+                Err(error) => assert_eq!(error.kind(), io::ErrorKind::NotFound),
+            }
+        };
         let (folder, _) = StateFolder::open(copy.path()).unwrap();
         let (_, recovered, _) = FileJournal::open(&folder).unwrap();
         assert!(!recovered.incomplete);
@@ -406,17 +399,18 @@ impl Paper {
     }
 }
 
-fn copy_files(from: &Path, to: &Path) {
-    for file in fs::read_dir(from).unwrap() {
-        let file = file.unwrap();
+fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
+    for file in fs::read_dir(from)? {
+        let file = file?;
         let to = to.join(file.file_name());
-        if file.file_type().unwrap().is_dir() {
-            fs::create_dir(&to).unwrap();
-            copy_files(&file.path(), &to);
+        if file.file_type()?.is_dir() {
+            fs::create_dir(&to)?;
+            copy_files(&file.path(), &to)?;
         } else {
-            fs::copy(file.path(), to).unwrap();
+            fs::copy(file.path(), to)?;
         }
     }
+    Ok(())
 }
 
 #[test]
@@ -491,7 +485,7 @@ fn after_a_crash_at_any_time_no_call_that_left_counts_as_not_sent() {
                 is_down = !paper.heal(draw(3), usize::try_from(draw(4)).unwrap());
                 if !is_down {
                     // It fails again when its writes are used up; from here on it goes well.
-                    paper.present.lock().fail_after(u64::MAX, 0);
+                    paper.fail_after(u64::MAX, 0);
                 }
             }
             let number = turn - draw(turn.min(6));
