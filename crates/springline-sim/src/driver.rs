@@ -8,7 +8,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use springline_proto::call::{ExchangeId, Generation, Moment, SessionKey};
 use springline_proto::message::{Kind, Message};
-use springline_proto::upstream::{End, Event as Told, Input, Output, Purpose, Route, SessionEvent};
+use springline_proto::upstream::{
+    End, Event as Told, Input, NO_HANDSHAKE, Output, Purpose, Route, SessionEvent,
+};
 
 use crate::book::Violation;
 use crate::plan::Fault;
@@ -109,6 +111,13 @@ impl World {
     ) -> Result<(), Violation> {
         if self.stack.is_empty() {
             return self.hear(at, session, event);
+        }
+        // What its session once said reaches each upstream first, whichever it comes to.
+        if let SessionEvent::Failed { key, fault, .. } = &event
+            && fault.cause.as_deref() == Some(NO_HANDSHAKE)
+        {
+            let what = format!("#{at} has {key} ahead of every handshake");
+            return Err(Violation::new("I6", what));
         }
         self.report(at, session, server, event)
     }

@@ -220,16 +220,6 @@ impl<M: Machine> Driver<M> {
         self.inbox.is_idle()
     }
 
-    /// Inputs wait from now on, until [`Self::release`].
-    pub(crate) fn hold(&self) {
-        self.inbox.hold();
-    }
-
-    /// The next input drives again.
-    pub(crate) fn release(&self) {
-        self.inbox.release();
-    }
-
     /// The machine after all inputs that were left so far: for a change that must not overtake them.
     /// What comes out waits for the next turn.
     pub(crate) fn caught_up(&self) -> impl std::ops::DerefMut<Target = M> + '_ {

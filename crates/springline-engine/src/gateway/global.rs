@@ -32,7 +32,8 @@ struct State {
 pub(crate) struct GlobalCell {
     /// The name of the entry, not of its second names.
     name: Arc<str>,
-    /// Held for a look-up, a change, or to leave an input; never while a machine is driven.
+    /// Held for a look-up, a change with what the machine there hands over, or to leave an input;
+    /// never while a machine is driven.
     state: Mutex<State>,
     /// The sessions that use it. Held for a look-up or a change.
     sessions: Mutex<HashMap<SessionKey, Weak<SessionCell>>>,
@@ -140,13 +141,13 @@ impl GlobalCell {
     }
 
     /// Gives a session up that has another upstream from now on. Nothing more of it may be left
-    /// here than what concerns its calls in flight.
-    pub(super) fn part(&self, binding: &Binding) -> Option<Parted> {
-        let current = self.current();
+    /// here than what concerns its calls in flight. The caller then lets the machine go on that is
+    /// returned.
+    pub(super) fn part(&self, binding: &Binding) -> Option<(Arc<UpstreamCell>, Parted)> {
         let may_end = !self.shared.is_awaited(&self.name);
-        let parted = current.part(binding, may_end);
-        current.input(Input::Timer);
-        parted
+        let state = self.state.lock();
+        let parted = state.current.part(binding, may_end)?;
+        Some((Arc::clone(&state.current), parted))
     }
 
     /// Brings it in line with its entry, if that is there.
@@ -193,16 +194,14 @@ impl GlobalCell {
         let new = self
             .shared
             .carry(&self.name, Some(spec), owner, blank.into());
-        // What comes before it knows what `old` leaves waits in its inbox.
-        new.hold();
         {
             let mut state = self.state.lock();
+            old.note_leaving();
+            new.begin(config, old.hand_over(), fault_of(Some(spec)));
             state.current = Arc::clone(&new);
             state.leaving.push(Arc::clone(old));
         }
-        old.note_leaving();
-        let legacy = old.hand_over();
-        new.begin(config, legacy, fault_of(Some(spec)));
+        new.input(Input::Timer);
         old.input(Input::Timer);
         if old.is_gone() {
             self.left(old);

@@ -79,17 +79,6 @@ impl<T> Inbox<T> {
         let queue = self.0.lock();
         !queue.driven && queue.inputs.is_empty()
     }
-
-    /// Takes the turn to drive before anybody can: inputs wait until [`Self::release`] and the next
-    /// input.
-    pub(crate) fn hold(&self) {
-        self.0.lock().driven = true;
-    }
-
-    /// Ends [`Self::hold`].
-    pub(crate) fn release(&self) {
-        self.0.lock().driven = false;
-    }
 }
 
 #[cfg(test)]
@@ -110,15 +99,5 @@ mod tests {
         inbox.put(4);
         assert_eq!(inbox.enter_left(), Some(4));
         assert_eq!(inbox.enter(5), None, "it drives");
-    }
-
-    #[test]
-    fn inputs_wait_while_it_is_held() {
-        let inbox = Inbox::default();
-        inbox.hold();
-        assert_eq!(inbox.enter(1), None);
-        inbox.release();
-        assert_eq!(inbox.enter(2), Some(1));
-        assert_eq!(inbox.take(), Some(2));
     }
 }

@@ -11,7 +11,7 @@ use serde_json::json;
 use springline_proto::error::{Fault, FaultKind};
 use springline_proto::session::Input as SessionInput;
 use springline_proto::shared::Handover;
-use springline_proto::upstream::{Drain, Input, Legacy, Upstream, UpstreamConfig};
+use springline_proto::upstream::{Binding, Drain, Input, Legacy, Upstream, UpstreamConfig};
 
 use super::Gateway;
 use super::entry::EntrySpec;
@@ -75,6 +75,31 @@ pub(super) fn difference(old: &EntrySpec, new: &EntrySpec) -> Difference {
         }
         (Err(old), Err(new)) if old == new => Difference::None,
         _ => Difference::Other,
+    }
+}
+
+/// Upstreams of a session on their way out.
+#[derive(Default)]
+pub(super) struct Leaving {
+    parted: Vec<Arc<GlobalCell>>,
+    own: Vec<Arc<UpstreamCell>>,
+    /// What concerns them concerns nothing else.
+    pub(super) is_all: bool,
+}
+
+impl Leaving {
+    /// Tells all of them.
+    pub(super) fn tell(self, binding: &Binding, input: &Input) {
+        for global in self.parted {
+            global.input(binding, input.clone());
+        }
+        for cell in self.own {
+            cell.input(input.clone());
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.parted.is_empty() && self.own.is_empty()
     }
 }
 
@@ -239,18 +264,22 @@ impl SessionCell {
         let Some(global) = instance.and_then(|instance| self.shared.global(&instance)) else {
             return false;
         };
-        global.join(self.key(), self.this());
-        {
+        let brought = {
             let mut upstreams = self.upstreams.lock();
-            match upstreams.get_mut(server) {
-                Some(way) if way.is_own(old) => *way = Way::Global(Arc::clone(&global)),
-                _ => return false,
-            }
+            let way = upstreams.get_mut(server);
+            let Some(way) = way.filter(|way| way.is_own(old)) else {
+                return false;
+            };
+            *way = Way::Global(Arc::clone(&global));
             self.leaving.lock().push(Arc::clone(old));
-        }
-        old.note_leaving();
-        if let Handover::Own(legacy) = old.hand_over() {
-            self.bring(server, &global, legacy);
+            old.note_leaving();
+            match old.hand_over() {
+                Handover::Own(legacy) => self.bring(server, &global, legacy),
+                Handover::Shared(_) => Vec::new(),
+            }
+        };
+        for cell in brought {
+            cell.go_on();
         }
         if let Some(rest) = self.at_rest_key() {
             // Nobody goes on with its session: it ends with its last call.
@@ -258,10 +287,7 @@ impl SessionCell {
                 .rest
                 .forget_upstream(rest, server, &self.shared.events);
         }
-        old.input(Input::Timer);
-        if old.is_gone() {
-            self.left(old);
-        }
+        self.let_go(old);
         true
     }
 
@@ -273,39 +299,33 @@ impl SessionCell {
         old: &Arc<GlobalCell>,
         wanted: Option<&Arc<EntrySpec>>,
     ) -> bool {
-        let binding = self.binding(server);
         let other = wanted
             .filter(|wanted| wanted.is_global())
             .and_then(|wanted| self.shared.global(&wanted.instance));
-        let (way, begins) = if let Some(global) = &other {
-            global.join(self.key(), self.this());
-            (Way::Global(Arc::clone(global)), None)
-        } else {
-            let (new, config) = self.blank(server, wanted);
-            (Way::Own(Arc::clone(&new)), Some((new, config)))
-        };
-        {
+        let own = other.is_none().then(|| self.blank(server, wanted));
+        let (mut cells, moved) = {
             let mut upstreams = self.upstreams.lock();
-            match upstreams.get_mut(server) {
-                Some(held) if held.is_global(old) => *held = way,
-                _ => return false,
-            }
-            let mut parted = self.parted.lock();
-            let is_known = |(name, held): &(Arc<str>, Arc<GlobalCell>)| {
-                name == server && Arc::ptr_eq(held, old)
+            let way = upstreams.get_mut(server);
+            let Some(way) = way.filter(|way| way.is_global(old)) else {
+                return false;
             };
-            if !parted.iter().any(is_known) {
-                parted.push((Arc::clone(server), Arc::clone(old)));
+            let Some((left, (legacy, moved))) = old.part(&self.binding(server)) else {
+                return true;
+            };
+            self.note_parted(server, old);
+            let mut cells = vec![left];
+            if let Some(global) = &other {
+                *way = Way::Global(Arc::clone(global));
+                cells.extend(self.bring(server, global, Box::new(legacy)));
+            } else if let Some((new, config)) = own {
+                new.begin(config, legacy.into(), fault_of(wanted.map(Arc::as_ref)));
+                *way = Way::Own(Arc::clone(&new));
+                cells.push(new);
             }
-        }
-        let Some((legacy, moved)) = old.part(&binding) else {
-            return true;
+            (cells, moved)
         };
-        if let Some(global) = &other {
-            self.bring(server, global, Box::new(legacy));
-        } else if let Some((new, config)) = begins {
-            new.begin(config, legacy.into(), fault_of(wanted.map(Arc::as_ref)));
-            self.end_if_over(server, new);
+        for cell in cells.drain(..) {
+            cell.input(Input::Timer);
         }
         for (key, moved) in moved {
             let take = Input::Take { key, moved };
@@ -314,29 +334,37 @@ impl SessionCell {
         true
     }
 
-    /// Tells a shared upstream what the session had set up before it came.
-    fn bring(&self, server: &Arc<str>, global: &Arc<GlobalCell>, legacy: Box<Legacy>) {
-        let binding = self.binding(server);
-        global.input(&binding, Input::Join(legacy));
-        let is_over = !self.upstreams.lock().contains_key(server);
-        if is_over {
-            self.leave_global(server, global);
+    /// Calls of this session may be in flight with a shared upstream that is not its own any more.
+    fn note_parted(&self, server: &Arc<str>, old: &Arc<GlobalCell>) {
+        let mut parted = self.parted.lock();
+        let is_known =
+            |(name, held): &(Arc<str>, Arc<GlobalCell>)| name == server && Arc::ptr_eq(held, old);
+        if !parted.iter().any(is_known) {
+            parted.push((Arc::clone(server), Arc::clone(old)));
         }
     }
 
-    /// Ends a new upstream if the session ended meanwhile, or another reload took this one's place.
-    fn end_if_over(&self, server: &Arc<str>, new: Arc<UpstreamCell>) {
-        let is_kept = self
-            .upstreams
-            .lock()
-            .get(server)
-            .is_some_and(|way| way.is_own(&new));
-        if !is_kept {
-            self.end(new);
+    /// Tells a shared upstream what the session had set up before it came: ahead of whatever the
+    /// session says there, so in one step with the change of its way. What is returned is to go on.
+    fn bring(
+        &self,
+        server: &Arc<str>,
+        global: &Arc<GlobalCell>,
+        legacy: Box<Legacy>,
+    ) -> Vec<Arc<UpstreamCell>> {
+        global.join(self.key(), self.this());
+        global.leave(&self.binding(server), Input::Join(legacy))
+    }
+
+    /// Drives one whose place was taken.
+    fn let_go(&self, old: &Arc<UpstreamCell>) {
+        old.input(Input::Timer);
+        if old.is_gone() {
+            self.left(old);
         }
     }
 
-    /// An upstream of the session's own that takes nothing in until it is begun.
+    /// An upstream of the session's own that is still to begin.
     fn blank(
         &self,
         server: &Arc<str>,
@@ -348,60 +376,51 @@ impl SessionCell {
             .upstream_config(server, spec.map(Arc::as_ref), owner.session);
         let machine = Upstream::new(config.clone(), clock::moment());
         let new = self.shared.carry(server, spec, owner, machine.into());
-        // Calls that come before it knows what the one before leaves wait in its inbox.
-        new.hold();
         (new, config)
     }
 
     /// Puts a new upstream in the place of `old`, unless that is not in its place any more. What was
     /// sent to `old` finishes there.
     fn replace(&self, server: &Arc<str>, old: &Arc<UpstreamCell>, spec: &Arc<EntrySpec>) -> bool {
-        let fault = fault_of(Some(spec));
         let (new, config) = self.blank(server, Some(spec));
         {
             let mut upstreams = self.upstreams.lock();
-            match upstreams.get_mut(server) {
-                Some(way) if way.is_own(old) => *way = Way::Own(Arc::clone(&new)),
-                _ => return false,
-            }
-            // Before the lock goes: what the client says to `old` must find it.
+            let way = upstreams.get_mut(server);
+            let Some(way) = way.filter(|way| way.is_own(old)) else {
+                return false;
+            };
             self.leaving.lock().push(Arc::clone(old));
+            old.note_leaving();
+            new.begin(config, old.hand_over(), fault_of(Some(spec)));
+            *way = Way::Own(Arc::clone(&new));
         }
-        old.note_leaving();
-        let legacy = old.hand_over();
-        new.begin(config, legacy, fault);
-        old.input(Input::Timer);
-        if old.is_gone() {
-            self.left(old);
-        }
-        self.end_if_over(server, new);
+        new.input(Input::Timer);
+        self.let_go(old);
         true
     }
 
-    /// What concerns calls that are with an upstream on its way out reaches that one too. Says
-    /// whether it concerns nothing else.
-    pub(super) fn to_leaving(&self, server: &Arc<str>, input: &Input) -> bool {
+    /// The upstreams on their way out whose calls this input may concern. Looked up in one step with
+    /// the way of the session: none may leave in between.
+    pub(super) fn leaving_for(&self, server: &Arc<str>, input: &Input) -> Leaving {
         let (Input::Cancel { .. } | Input::Asking { .. } | Input::Reply { .. }) = input else {
-            return false;
+            return Leaving::default();
         };
-        for global in self.parted_from(server) {
-            global.input(&self.binding(server), input.clone());
+        let of_it = |cell: &&Arc<UpstreamCell>| cell.carrier().server() == server;
+        let leaving = self.leaving.lock();
+        let mut own: Vec<_> = leaving.iter().filter(of_it).cloned().collect();
+        drop(leaving);
+        let mut is_all = false;
+        if let Input::Reply { generation, .. } = input {
+            own.retain(|cell| cell.has(*generation));
+            own.truncate(1);
+            is_all = !own.is_empty();
         }
-        let leaving = self.leaving.lock().clone();
-        for cell in leaving {
-            if cell.carrier().server() != server {
-                continue;
-            }
-            if let Input::Reply { generation, .. } = input {
-                if cell.has(*generation) {
-                    cell.input(input.clone());
-                    return true;
-                }
-            } else {
-                cell.input(input.clone());
-            }
+        let parted = self.parted_from(server);
+        Leaving {
+            parted,
+            own,
+            is_all,
         }
-        false
     }
 
     /// The shared upstreams that this session used by this name.

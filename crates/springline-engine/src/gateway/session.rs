@@ -100,9 +100,10 @@ pub(crate) struct SessionCell {
     pub(super) endpoint: Endpoint,
     driver: Driver<Session>,
     routes: Mutex<Routes>,
-    /// Held for a look-up or a change; never while anything else is called.
+    /// Held for a look-up, or a change with what the upstream before hands over, so that nothing
+    /// comes ahead of that; never while a machine is driven.
     pub(super) upstreams: Mutex<Map<Arc<str>, Way>>,
-    /// Upstreams whose place is taken, until their last call is over. The same.
+    /// Upstreams whose place is taken, until their last call is over. Held for a look-up or a change.
     pub(super) leaving: Mutex<Vec<Arc<UpstreamCell>>>,
     /// Shared upstreams that this session does not use any more, but for calls in flight. Each at
     /// most once by each name. The same.
@@ -269,8 +270,9 @@ impl SessionCell {
 
     /// Lets go of the servers without ending their sessions: the next start goes on with them.
     pub(super) fn suspend(&self) {
-        self.end_leaving();
+        // First: without a way no other upstream begins to leave.
         let upstreams = std::mem::take(&mut *self.upstreams.lock());
+        self.end_leaving();
         for way in upstreams.into_values() {
             // A shared one is let go of when all sessions are.
             let Way::Own(cell) = way else { continue };
@@ -363,9 +365,6 @@ impl SessionCell {
     }
 
     pub(super) fn to_upstream(&self, server: &Arc<str>, input: UpstreamInput, errand: &mut Errand) {
-        if self.to_leaving(server, &input) {
-            return;
-        }
         let Some(input) = self.to_held(server, input, errand) else {
             return;
         };
@@ -412,7 +411,8 @@ impl SessionCell {
         }
     }
 
-    /// Gives an input to the upstream that is there; it comes back if there is none.
+    /// Gives an input to the upstream that is there; it comes back if there is none. What concerns
+    /// calls that are with one on its way out reaches that one too.
     fn to_held(
         &self,
         server: &Arc<str>,
@@ -420,6 +420,20 @@ impl SessionCell {
         errand: &mut Errand,
     ) -> Option<UpstreamInput> {
         let upstreams = self.upstreams.lock();
+        let leaving = self.leaving_for(server, &input);
+        if !leaving.is_empty() {
+            let way = upstreams.get(server).cloned().filter(|_| !leaving.is_all);
+            drop(upstreams);
+            let binding = self.binding(server);
+            leaving.tell(&binding, &input);
+            // It concerns requests that are known there, and nothing that may come: order is no matter.
+            match way {
+                Some(Way::Own(cell)) => cell.input_with(input, errand),
+                Some(Way::Global(global)) => global.input(&binding, input),
+                None => {}
+            }
+            return None;
+        }
         match upstreams.get(server) {
             None => Some(input),
             Some(Way::Own(cell)) => {
@@ -475,9 +489,10 @@ impl SessionCell {
             mailbox.close();
         }
         self.is_over.store(true, Ordering::Release);
+        // First: without a way no other upstream begins to leave.
+        let upstreams = std::mem::take(&mut *self.upstreams.lock());
         self.end_leaving();
         let mut globals = std::mem::take(&mut *self.parted.lock());
-        let upstreams = std::mem::take(&mut *self.upstreams.lock());
         for (server, way) in upstreams {
             match way {
                 Way::Own(cell) => self.shared.retire_upstream(cell),

@@ -363,26 +363,17 @@ impl UpstreamCell {
         self.driver.caught_up().revive()
     }
 
-    /// Inputs wait from now on, until [`Self::begin`].
-    pub(super) fn hold(&self) {
-        self.driver.hold();
-    }
-
-    /// Takes the place of another, with what that one left.
+    /// Takes the place of another, with what that one left. The next input drives it.
     pub(super) fn begin(&self, config: UpstreamConfig, legacy: Handover, fault: Option<Fault>) {
-        {
-            let mut machine = self.driver.machine();
-            let now = clock::moment();
-            *machine = Serving::succeed(config, legacy, now);
-            if let Some(fault) = fault {
-                // Nothing starts afresh here: whoever comes next tells of it.
-                while machine.poll().is_some() {}
-                let end_session = false;
-                machine.handle(now, Input::Close { fault, end_session });
-            }
+        let mut machine = self.driver.machine();
+        let now = clock::moment();
+        *machine = Serving::succeed(config, legacy, now);
+        if let Some(fault) = fault {
+            // Nothing starts afresh here: whoever comes next tells of it.
+            while machine.poll().is_some() {}
+            let end_session = false;
+            machine.handle(now, Input::Close { fault, end_session });
         }
-        self.driver.release();
-        self.input(Input::Timer);
     }
 
     /// Its place is taken, and the record at rest is the other's from now on: should the process end

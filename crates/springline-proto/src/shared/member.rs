@@ -52,11 +52,13 @@ impl Shared {
                 stretches,
             } => {
                 self.bind(binding);
+                self.machine.introduce(&self.hello);
                 self.note_call(key, binding);
                 self.on_call(now, binding, key, message.into(), stretches);
             }
             Input::Take { key, moved } => {
                 self.bind(binding);
+                self.machine.introduce(&self.hello);
                 self.note_call(key, binding);
                 match moved.message().cloned() {
                     Some(message)

@@ -529,6 +529,35 @@ fn the_next_machine_knows_all_sessions_and_the_old_one_finishes_their_calls() {
 }
 
 #[test]
+fn a_call_that_comes_ahead_of_every_handshake_starts_the_server_all_the_same() {
+    let mut scene = Scene::new(None);
+    scene.call(1, 5, "tools/call", "{}");
+    scene.open();
+    assert!(scene.sent_of("initialize")[0].contains(r#""params":{"us":1}"#));
+    scene.answers("ID");
+    assert_eq!(scene.heard().last().unwrap(), "1/s answer 5 {\"of\":2}");
+}
+
+#[test]
+fn a_machine_in_the_place_of_one_that_nobody_used_takes_what_comes_first() {
+    let mut scene = Scene::with(1);
+    scene.close(1, true);
+    assert_eq!(scene.done, ["forget", "end 1"]);
+    let mut next = Scene::new(None);
+    next.machine = handed_over(&mut scene);
+    let moved = crate::upstream::Moved::fresh(next.now, request("tools/call", "{}"));
+    let (key, moved) = (key(2, 7), Box::new(moved));
+    next.of(2, "s", Input::Take { key, moved });
+    next.open();
+    next.answers("ID");
+    let heard = next.heard();
+    assert!(
+        heard.iter().any(|line| line.starts_with("2/s answer 7")),
+        "{heard:?}"
+    );
+}
+
+#[test]
 fn a_session_gets_an_upstream_of_its_own_with_what_it_had_here() {
     let mut scene = Scene::with(2);
     scene.call(1, 5, "resources/subscribe", r#"{"uri":"x:/a"}"#);

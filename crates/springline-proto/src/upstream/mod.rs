@@ -41,6 +41,7 @@ pub use self::port::{
 };
 pub use self::record::Record;
 pub(crate) use self::share::share_settings;
+pub use self::start::NO_HANDSHAKE;
 
 use self::credential::Credential;
 use self::exchange::Exchange;

@@ -46,6 +46,14 @@ impl Upstream {
         share_settings(std::sync::Arc::make_mut(&mut self.config.settings))
     }
 
+    /// A request may come ahead of every handshake of a session: the server is told of us all the
+    /// same.
+    pub(crate) fn introduce(&mut self, hello: &Hello) {
+        if self.hello.is_none() {
+            self.hello = Some(hello.clone());
+        }
+    }
+
     /// Instances get names above this one: a session that comes here has heard of it (I3).
     pub(crate) fn begin_above(&mut self, generation: Generation) {
         self.generation_last = self.generation_last.max(generation);

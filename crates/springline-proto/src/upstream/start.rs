@@ -24,6 +24,10 @@ use crate::version::Version;
 /// Start timeouts that a child waits for its turn in the start budget.
 const TURNS_MAX: u32 = 10;
 
+/// Why a request fails that nobody's handshake came ahead of. Whoever drives the machine has it come
+/// first, so that nobody hears this.
+pub const NO_HANDSHAKE: &str = "no handshake yet";
+
 /// How far an attempt has come.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Step {
@@ -180,9 +184,7 @@ impl Upstream {
             return;
         }
         if self.hello.is_none() {
-            self.fail_waiting(
-                &Fault::new(FaultKind::ServerStartFailed).because("no handshake yet"),
-            );
+            self.fail_waiting(&Fault::new(FaultKind::ServerStartFailed).because(NO_HANDSHAKE));
             return;
         }
         let generation = self.generation_last.next();
