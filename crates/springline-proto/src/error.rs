@@ -170,7 +170,7 @@ faults! {
     /// As many children run as may, and none of them could give way in time.
     TooManyChildren = -31024, "TOO_MANY_CHILDREN", NotExecuted,
         "as many server processes run as may, and none of them could give way",
-        "send the call again when others are done, end sessions that nobody needs, or raise childrenMax";
+        "send the call again when others are done, end sessions that nobody needs, or raise childrenMax (and `ulimit -n` with it)";
 }
 
 impl FaultKind {

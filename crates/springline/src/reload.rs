@@ -171,6 +171,7 @@ impl Reloader {
         for note in &config.notes {
             tracing::info!("{note}");
         }
+        notes.extend(crate::serve::fit(&mut config.settings));
         self.server
             .configure(crate::serve::http_settings(&config.settings));
         let changes = self.gateway.reload(&config);

@@ -58,7 +58,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     };
     let sources = Sources::from_files(args.place.config);
     let origin = Origin { sources, overrides };
-    let (config, prints) = match origin.read() {
+    let (mut config, prints) = match origin.read() {
         (Ok(config), prints) => (config, prints),
         (Err(error), _) => {
             crate::say(&format!("configuration refused: {error}"));
@@ -67,6 +67,9 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     };
     for note in &config.notes {
         crate::say(&clean(&note.to_string()));
+    }
+    if let Some(fewer) = fit(&mut config.settings) {
+        crate::say(&fewer);
     }
     let claims = match claim(&config).await? {
         Ok(claims) => claims,
@@ -84,9 +87,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     let admin = Admin::new(Arc::clone(&gateway), facts(&config, &addresses));
     let routes: Arc<dyn Routes> = Arc::<Admin>::clone(&admin);
     let settings = http_settings(&config.settings);
-    tell_fewer(&config.settings, &settings);
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let lanes = Lanes::start(cores).context("the threads for connections")?;
+    let lanes = Lanes::start(cores()).context("the threads for connections")?;
     let server = HttpServer::on_lanes(Arc::clone(&gateway), settings, Some(routes), lanes);
     for listener in claims.listeners {
         spawn::named("listener", Arc::clone(&server).serve_tcp(listener));
@@ -199,18 +200,36 @@ pub(crate) fn shared_http() -> Arc<HttpShared> {
     Arc::new(HttpShared::new(proxies, Arc::new(clock::wall)))
 }
 
-/// Says that there may be fewer connections than the configuration wants.
-fn tell_fewer(wanted: &Settings, settings: &HttpSettings) {
-    let max = settings.connections_max;
-    if wanted.connections_max.is_some_and(|wanted| wanted > max) {
-        crate::say(&format!(
-            "`connectionsMax` counts as {max}: the process may open no more files; raise `ulimit -n`"
-        ));
+/// Lowers what the files that the process may open do not allow. Says so, if it was more.
+pub(crate) fn fit(settings: &mut Settings) -> Option<String> {
+    let files = limit::raise_files();
+    let spare = limit::spare(files, cores());
+    let connections = limit::connections_max(settings.connections_max, spare);
+    let children = limit::children_max(settings.children_max, spare, connections);
+    let mut fewer = Vec::new();
+    if settings
+        .connections_max
+        .is_some_and(|wanted| wanted > connections)
+    {
+        fewer.push(format!("`connectionsMax` counts as {connections}"));
     }
+    if settings.children_max > children {
+        fewer.push(format!("`childrenMax` counts as {children}"));
+    }
+    settings.connections_max = Some(connections);
+    settings.children_max = children;
+    let fewer = fewer.join(", ");
+    let text = format!("{fewer}: the process may open {files} files; raise `ulimit -n`");
+    (!fewer.is_empty()).then_some(text)
 }
 
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Of settings that were made to fit.
 pub(crate) fn http_settings(settings: &Settings) -> HttpSettings {
-    HttpSettings {
+    let mut http = HttpSettings {
         allowed_hosts: settings.allowed_hosts.clone(),
         allowed_origins: settings.allowed_origins.clone(),
         cors: settings.cors,
@@ -220,10 +239,13 @@ pub(crate) fn http_settings(settings: &Settings) -> HttpSettings {
             .map(|(name, secret)| Token::new(name.as_str(), secret.expose()))
             .collect(),
         body_max: settings.body_max,
-        connections_max: limit::connections_max(settings.connections_max, limit::raise_files()),
         heartbeat: settings.heartbeat,
         ..HttpSettings::default()
+    };
+    if let Some(max) = settings.connections_max {
+        http.connections_max = max;
     }
+    http
 }
 
 /// Takes the state folder: made 0700, checked, and locked; an error inside is the holder's pid.

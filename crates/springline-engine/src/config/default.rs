@@ -223,7 +223,9 @@ pub const DECLARATIONS: &[Declaration] = &[
         "connectionsMax",
         "SPRINGLINE_CONNECTIONS_MAX",
         Kind::Count,
-        Preset::Nothing("half of the files that the process may open, at most 16,384"),
+        Preset::Nothing(
+            "half of the files that the process may open beside some sixty, at most 16,384",
+        ),
         "is the number of client connections to the HTTP listener; beyond it an idle one is closed for \
          a new one, and a new one is refused with 503 only if calls or streams are open on all",
     ),
@@ -261,7 +263,8 @@ pub const DECLARATIONS: &[Declaration] = &[
         Kind::Count,
         Preset::Number(256),
         "is the number of child processes that servers may have together; beyond it the one that was \
-         used least recently makes room, of sessions without an attached client and without a call",
+         used least recently makes room, of sessions without an attached client and without a call. Lower \
+         if the process may not open four files for each beside its connections",
     ),
     top(
         "childIdle",

@@ -1,8 +1,9 @@
 //! How many connections from the network there are at a time, and which one gives way to a new one.
 //!
 //! Owns: the cap, and who waits for whom. At the cap the connection gives way on which no answer is
-//! under way: first one that never had a request, then the one whose last answer is longest ago, so
-//! that half-open connections push out nobody but each other. If an answer is under way on all of
+//! under way: first one that never had a request and had time for one, then the one whose last answer
+//! is longest ago, then one that came just now. So half-open connections push out each other before
+//! anybody else, and nobody who is about to ask. If an answer is under way on all of
 //! them, the new one is refused. It must not know what is said on a connection.
 
 use std::collections::BTreeMap;
@@ -26,6 +27,9 @@ const REFUSED_MAX: usize = 16;
 
 /// How long one may take for it.
 const REFUSAL_PATIENCE: Duration = Duration::from_millis(500);
+
+/// How long one that never had a request is taken for one that is about to have it, in milliseconds.
+const ARRIVAL_MS: u64 = 500;
 
 tokio::task_local! {
     /// The seat of the connection that this task serves.
@@ -92,12 +96,15 @@ impl Seat {
     }
 
     /// Who gives way before whom.
-    fn rank(&self) -> (bool, u64, u64) {
-        (
-            self.served.load(Ordering::Relaxed),
-            self.since.load(Ordering::Relaxed),
-            self.ordinal,
-        )
+    fn rank(&self, now: u64) -> (u8, u64, u64) {
+        let since = self.since.load(Ordering::Relaxed);
+        let is_served = self.served.load(Ordering::Relaxed);
+        let turn = match is_served {
+            true => 1,
+            false if now.saturating_sub(since) < ARRIVAL_MS => 2,
+            false => 0,
+        };
+        (turn, since, self.ordinal)
     }
 }
 
@@ -157,7 +164,8 @@ impl Seats {
 /// Has the idlest connection give way; false if none is idle.
 fn give_way(taken: &mut BTreeMap<u64, Arc<Seat>>) -> bool {
     let idle = taken.values().filter(|seat| seat.is_idle());
-    let Some(seat) = idle.min_by_key(|seat| seat.rank()).map(Arc::clone) else {
+    let now = now();
+    let Some(seat) = idle.min_by_key(|seat| seat.rank(now)).map(Arc::clone) else {
         return false;
     };
     taken.remove(&seat.ordinal);
@@ -258,7 +266,30 @@ mod tests {
         }
     }
 
-    #[tokio::test]
+    /// Whoever has come so far had time to ask.
+    async fn after_arrival() {
+        tokio::time::advance(Duration::from_millis(ARRIVAL_MS)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_came_just_now_gives_way_after_those_that_were_served_and_are_idle() {
+        let seats = Arc::new(Seats::default());
+        let busy_of = |at: u64| seats.taken.lock()[&at].busy.load(Ordering::Acquire);
+        let (served, served_held) = connection(seats.take(2).unwrap());
+        served.send(true).unwrap();
+        until(|| busy_of(0) == 1).await;
+        served.send(false).unwrap();
+        until(|| busy_of(0) == 0).await;
+        after_arrival().await;
+        let (_first, first_held) = connection(seats.take(2).unwrap());
+        let (_second, second_held) = connection(seats.take(2).unwrap());
+        served_held.await.unwrap();
+        let (_third, _third_held) = connection(seats.take(2).unwrap());
+        first_held.await.unwrap();
+        assert!(!second_held.is_finished());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn the_one_that_never_asked_gives_way_first_and_one_that_is_answered_never_does() {
         let seats = Arc::new(Seats::default());
         let busy_of = |at: u64| seats.taken.lock()[&at].busy.load(Ordering::Acquire);
@@ -271,9 +302,11 @@ mod tests {
         answered.send(true).unwrap();
         until(|| busy_of(1) == 1).await;
         let (_half, half_held) = connection(seats.take(3).unwrap());
+        after_arrival().await;
         // Half-open ones push out each other.
         let (_other, other_held) = connection(seats.take(3).unwrap());
         half_held.await.unwrap();
+        after_arrival().await;
         let third = seats.take(3).unwrap();
         other_held.await.unwrap();
         assert!(!served_held.is_finished());

@@ -3,6 +3,8 @@
 //! Owns: accepting, keep-alive, the orderly stop. It must not know paths or messages.
 
 use std::convert::Infallible;
+use std::fs::File;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +13,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use rustix::io::Errno;
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::watch;
@@ -28,10 +30,13 @@ use super::setting::HttpSettings;
 use super::stream::Patient;
 use super::wire::{Attended, Escort, Left, Underway, Wire};
 use crate::lane::Lanes;
-use crate::spawn;
+use crate::{limit, spawn};
 
 /// The pause after an accept that failed: out of descriptors is not cured by trying at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// The same while a connection gives way: its descriptor is free in a moment.
+const FREED_PAUSE: Duration = Duration::from_millis(2);
 
 /// One HTTP/1.1 server over any number of listeners.
 pub struct HttpServer<G> {
@@ -46,6 +51,8 @@ pub struct HttpServer<G> {
     live: watch::Sender<usize>,
     /// The TCP connections; those of the socket are the user's own, and are not counted here.
     seats: Arc<Seats>,
+    /// A descriptor that is of use when there is no other.
+    kept: Mutex<Option<File>>,
     /// Where TCP connections run; on the runtime of their listener if there are none.
     lanes: Lanes,
 }
@@ -64,6 +71,11 @@ impl Drop for Counted {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count -= 1);
     }
+}
+
+/// A descriptor for nothing; none if there is none.
+fn keep_one() -> Option<File> {
+    File::open("/dev/null").ok()
 }
 
 impl<G: Gate> HttpServer<G> {
@@ -92,6 +104,7 @@ impl<G: Gate> HttpServer<G> {
             cut: watch::Sender::new(false),
             live: watch::Sender::new(0),
             seats: Arc::default(),
+            kept: Mutex::new(keep_one()),
             lanes,
         })
     }
@@ -121,7 +134,11 @@ impl<G: Gate> HttpServer<G> {
                     }
                     self.admit(stream, arrival);
                 }
-                Err(error) => self.refuse_accept(&error).await,
+                Err(error) => {
+                    if !self.find_room(&error).await {
+                        self.refuse_next(&listener).await;
+                    }
+                }
             }
         }
     }
@@ -160,22 +177,33 @@ impl<G: Gate> HttpServer<G> {
             };
             match accepted.and_then(|(stream, _)| stream.peer_cred().map(|peer| (stream, peer))) {
                 Ok((stream, peer)) => self.connect(stream, Arrival::Socket { uid: peer.uid() }),
-                Err(error) => self.refuse_accept(&error).await,
+                Err(error) => drop(self.find_room(&error).await),
             }
         }
     }
 
     /// After an accept that failed. If the process is out of descriptors, an idle connection from the
-    /// network gives way; the pause leaves time for that, and keeps a listener from spinning.
-    async fn refuse_accept(&self, error: &std::io::Error) {
-        let is_out = matches!(
-            error.raw_os_error().map(Errno::from_raw_os_error),
-            Some(Errno::MFILE | Errno::NFILE)
-        );
-        if !(is_out && self.seats.free_one()) {
-            tracing::warn!(%error, "a connection could not be accepted");
+    /// network gives way. Says false if none can; else trying again is of use after the pause, which
+    /// also keeps a listener from spinning.
+    async fn find_room(&self, error: &io::Error) -> bool {
+        let is_out = limit::is_out(error);
+        if is_out && self.seats.free_one() {
+            sleep(FREED_PAUSE).await;
+            return true;
         }
+        tracing::warn!(%error, "a connection could not be accepted");
         sleep(ACCEPT_PAUSE).await;
+        !is_out
+    }
+
+    /// Tells the next client that the process is out of descriptors: by the one that is kept for it.
+    async fn refuse_next(&self, listener: &TcpListener) {
+        drop(self.kept.lock().take());
+        // Somebody else may have been faster, and got the descriptor.
+        if let Ok(Ok((stream, _))) = timeout(ACCEPT_PAUSE, listener.accept()).await {
+            Arc::clone(&self.seats).refuse(stream).await;
+        }
+        *self.kept.lock() = keep_one();
     }
 
     /// Stops: no new connection or request, GET streams end at once, answers may finish within

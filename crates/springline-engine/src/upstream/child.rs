@@ -93,6 +93,12 @@ pub(crate) enum SpawnError {
     /// `E2BIG`.
     #[error("its arguments and environment are too large for the system")]
     TooLarge,
+    /// `EMFILE`, `ENFILE`: the gateway has no descriptors for its pipes.
+    #[error(
+        "`{0}` could not be started: the gateway may open no more files, and each process needs \
+         four; raise `ulimit -n`, or lower `childrenMax` or `connectionsMax`"
+    )]
+    NoFiles(String),
     /// Anything else of the system's.
     #[error("`{command}` could not be started: {source}")]
     System {
@@ -153,6 +159,7 @@ pub(crate) async fn spawn(spec: Arc<ChildSpec>) -> Result<Spawned, SpawnError> {
     let (reply, fresh) = oneshot::channel();
     let gone = || SpawnError::Gateway(io::Error::other("its thread has ended"));
     let spawner = spawner().map_err(SpawnError::Gateway)?;
+    let asked = Arc::clone(&spec);
     spawner
         .send(Order { spec, reply })
         .await
@@ -163,7 +170,7 @@ pub(crate) async fn spawn(spec: Arc<ChildSpec>) -> Result<Spawned, SpawnError> {
     let leader = unsafe { AsyncFd::register_with_interest(fresh.leader, Interest::READABLE) };
     Ok(Spawned {
         process: Process {
-            leader: leader.map_err(|error| SpawnError::Gateway(error.into()))?,
+            leader: leader.map_err(|error| unheld(&asked, error.into()))?,
         },
         stdin: fresh.stdin,
         stdout: fresh.stdout,
@@ -249,7 +256,7 @@ fn start(spec: &ChildSpec) -> Result<Fresh, SpawnError> {
         .spawn()
         .map_err(|error| explain(spec, error))?;
     let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-    let leader = Leader::new(&child).map_err(SpawnError::Gateway)?;
+    let leader = Leader::new(&child).map_err(|error| unheld(spec, error))?;
     let (Some(stdin), Some(stdout), Some(stderr)) = pipes else {
         return Err(SpawnError::Gateway(io::Error::other("a pipe is missing")));
     };
@@ -313,11 +320,21 @@ fn explain(spec: &ChildSpec, error: io::Error) -> SpawnError {
         io::ErrorKind::NotFound => SpawnError::not_on_path(command()),
         io::ErrorKind::PermissionDenied => SpawnError::Denied(command()),
         io::ErrorKind::InvalidInput => SpawnError::Invalid,
+        _ if limit::is_out(&error) => SpawnError::NoFiles(command()),
         _ if error.raw_os_error() == Some(Errno::TOOBIG.raw_os_error()) => SpawnError::TooLarge,
         _ => SpawnError::System {
             command: command(),
             source: error,
         },
+    }
+}
+
+/// Says why a child that runs cannot be held.
+fn unheld(spec: &ChildSpec, error: io::Error) -> SpawnError {
+    if limit::is_out(&error) {
+        explain(spec, error)
+    } else {
+        SpawnError::Gateway(error)
     }
 }
 
@@ -505,4 +522,30 @@ fn signal_name(signal: i32) -> Option<&'static str> {
         15 => "SIGTERM",
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_for_which_there_are_no_files_says_what_to_do() {
+        let spec = ChildSpec {
+            server: Arc::from("a"),
+            command: "tool".to_owned(),
+            args: Vec::new(),
+            env: Vec::new(),
+            cwd: None,
+        };
+        for number in [23, 24] {
+            let out = || io::Error::from_raw_os_error(number);
+            for error in [explain(&spec, out()), unheld(&spec, out())] {
+                let text = error.to_string();
+                assert!(text.starts_with("`tool` could not be started"), "{text}");
+                assert!(text.contains("raise `ulimit -n`"), "{text}");
+            }
+        }
+        let other = unheld(&spec, io::Error::from_raw_os_error(5));
+        assert!(matches!(other, SpawnError::Gateway(_)));
+    }
 }

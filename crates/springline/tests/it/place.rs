@@ -15,6 +15,8 @@ use crate::cli::{PROGRAM, Ran, greeted};
 struct Home {
     folder: tempfile::TempDir,
     gateway: Option<Child>,
+    /// What the gateway said until it was ready.
+    said: Vec<String>,
 }
 
 impl Home {
@@ -22,6 +24,7 @@ impl Home {
         Self {
             folder: tempfile::tempdir().unwrap(),
             gateway: None,
+            said: Vec::new(),
         }
     }
 
@@ -81,7 +84,9 @@ impl Home {
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         self.gateway = Some(child);
         let mut address = String::new();
+        let said = &mut self.said;
         let is_ready = |line: String| {
+            said.push(line.clone());
             if let Some(url) = line.strip_prefix("springline: listening on http://127.0.0.1:") {
                 address = format!("127.0.0.1:{}", url.trim_end_matches("/mcp"));
             }
@@ -330,6 +335,97 @@ fn a_flood_of_half_open_connections_keeps_nobody_out() {
     other.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     drop(flood);
+}
+
+/// A request on a connection of its own, and what is answered until `last` has come.
+fn asked(address: &str, line: &str, fields: &str, body: &str, last: &str) -> (TcpStream, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let len = body.len();
+    write!(
+        stream,
+        "{line} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\n{fields}\
+         content-length: {len}\r\n\r\n{body}"
+    )
+    .unwrap();
+    let mut text = Vec::new();
+    let mut room = [0; 4096];
+    while !String::from_utf8_lossy(&text).contains(last) {
+        let read = stream.read(&mut room).unwrap();
+        assert_ne!(read, 0, "{}", String::from_utf8_lossy(&text));
+        text.extend_from_slice(&room[..read]);
+    }
+    (stream, String::from_utf8(text).unwrap())
+}
+
+/// A session at this path: the field that names it.
+fn opened(address: &str, path: &str) -> String {
+    let body = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",
+        "capabilities":{},"clientInfo":{"name":"c","version":"1"}}}"#;
+    let (_, text) = asked(address, &format!("POST {path}"), "", body, "serverInfo");
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("mcp-session-id: "));
+    format!("{}\r\n", line.unwrap())
+}
+
+#[test]
+fn with_few_files_idle_connections_give_way_before_anybody_is_refused() {
+    let mut home = Home::new();
+    home.write(&demo());
+    let address = home.serve_with(home.limited("ulimit -n 64"));
+    let health = || asked(&address, "GET /healthz", "", "", "ok\n");
+    let kept: Vec<_> = (0..60).map(|_| health()).collect();
+    assert!(
+        kept.iter()
+            .all(|(_, text)| text.starts_with("HTTP/1.1 200"))
+    );
+    std::thread::scope(|scope| {
+        for asking in [(); 6].map(|()| scope.spawn(health)) {
+            assert!(asking.join().unwrap().1.starts_with("HTTP/1.1 200"));
+        }
+    });
+    let session = |_| opened(&address, "/mcp");
+    let sessions: Vec<String> = (0..8).map(session).collect();
+    let listen = |session: &String| asked(&address, "GET /mcp", session, "", "event-stream");
+    let streams: Vec<_> = sessions.iter().map(listen).collect();
+    let (_, refused) = asked(&address, "GET /healthz", "", "", "\"}}");
+    assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
+    assert!(
+        refused.contains("content-type: application/json"),
+        "{refused}"
+    );
+    assert!(refused.contains("connectionsMax"), "{refused}");
+    drop(streams);
+}
+
+#[test]
+fn as_many_children_run_as_there_are_files_for() {
+    let mut home = Home::new();
+    home.write(&demo());
+    let address = home.serve_with(home.limited("ulimit -n 128"));
+    let told = "springline: `childrenMax` counts as ";
+    let told: Vec<_> = home
+        .said
+        .iter()
+        .filter(|line| line.starts_with(told))
+        .collect();
+    assert_eq!(told.len(), 1, "{:?}", home.said);
+    assert!(
+        told[0].contains("may open 128 files; raise `ulimit -n`"),
+        "{told:?}"
+    );
+    let call = r#"{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"count","arguments":{}}}"#;
+    std::thread::scope(|scope| {
+        for _ in 0..12 {
+            scope.spawn(|| {
+                for _ in 0..2 {
+                    let session = opened(&address, "/mcp/demo");
+                    let (_, text) = asked(&address, "POST /mcp/demo", &session, call, r#""id":2"#);
+                    assert!(text.contains("content"), "{text}");
+                }
+            });
+        }
+    });
 }
 
 #[test]
