@@ -139,7 +139,9 @@ impl Upstream {
     /// A notification or answer did not arrive. It is never sent again; a lost session is noticed.
     fn on_oneway_ended(&mut self, now: Moment, generation: Generation, end: End) {
         let reason = match end {
-            End::Accepted | End::Complete | End::StreamEnded { .. } => return,
+            End::Accepted | End::Complete | End::StreamEnded { .. } | End::Unreadable { .. } => {
+                return;
+            }
             End::Refused(refusal) => {
                 if loss::is_session_gone(&refusal, &self.route(generation)) {
                     self.lose_session(now, generation, &refusal);
@@ -261,6 +263,7 @@ impl Upstream {
             | End::StreamEnded { .. }
             | End::NotSent { .. }
             | End::Broken { .. }
+            | End::Unreadable { .. }
             | End::Refused(_)) => {
                 self.exchanges.remove(&exchange);
                 self.judge(now, held, key, other);
@@ -319,6 +322,14 @@ impl Upstream {
             End::StreamEnded { .. } => {
                 let cause = "the event stream ended before the answer";
                 let fault = Fault::new(FaultKind::OutcomeUnknown).because(cause);
+                self.judge_unknown(generation, key, fault);
+            }
+            End::Unreadable { cause } => {
+                self.emit(Event::Unreadable {
+                    generation,
+                    cause: cause.clone(),
+                });
+                let fault = Fault::new(FaultKind::BadAnswer).because(cause);
                 self.judge_unknown(generation, key, fault);
             }
             End::Accepted | End::Complete => {
@@ -505,7 +516,9 @@ impl Upstream {
                 failure
             }
             End::NotSent { cause } => Failure::new(FaultKind::ServerUnreachable, cause),
-            End::Broken { cause } => Failure::new(FaultKind::ServerStartFailed, cause),
+            End::Broken { cause } | End::Unreadable { cause } => {
+                Failure::new(FaultKind::ServerStartFailed, cause)
+            }
             End::StreamEnded { .. } | End::Accepted | End::Complete => Failure::new(
                 FaultKind::ServerStartFailed,
                 "the HTTP answer holds no result",

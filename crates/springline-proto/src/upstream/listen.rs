@@ -111,6 +111,7 @@ impl Upstream {
             | End::Complete
             | End::NotSent { .. }
             | End::Broken { .. }
+            | End::Unreadable { .. }
             | End::Refused(_) => {
                 resumption.failures = resumption.failures.saturating_add(1);
                 PAUSE

@@ -278,9 +278,14 @@ pub enum End {
         /// Why, for people.
         cause: Box<str>,
     },
-    /// The connection broke, or the answer was unusable, after the request may have left.
+    /// The connection broke, or the answer was of a foreign kind, after the request may have left.
     Broken {
         /// Why, for people.
+        cause: Box<str>,
+    },
+    /// HTTP: the answer's body is whole, and holds no message that can be read.
+    Unreadable {
+        /// Why, for people; nothing of the body.
         cause: Box<str>,
     },
     /// An HTTP status that is no success.

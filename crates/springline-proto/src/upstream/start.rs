@@ -357,7 +357,10 @@ impl Upstream {
                 End::Accepted | End::Complete | End::StreamEnded { .. } => {
                     self.publish(now, generation);
                 }
-                other @ (End::NotSent { .. } | End::Broken { .. } | End::Refused(_)) => {
+                other @ (End::NotSent { .. }
+                | End::Broken { .. }
+                | End::Unreadable { .. }
+                | End::Refused(_)) => {
                     let failure = Self::failure_of(other);
                     self.fail_attempt(now, failure);
                 }

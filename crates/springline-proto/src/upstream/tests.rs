@@ -580,6 +580,9 @@ fn end(words: &[&str]) -> End {
         },
         ["unsent"] => End::NotSent { cause },
         ["broken"] => End::Broken { cause },
+        ["unreadable"] => End::Unreadable {
+            cause: "not JSON".into(),
+        },
         [status] => refusal(status, None, "no"),
         [status, "own", id, code] => own_error(status, id, code),
         [status, code, ref text @ ..] => refusal(status, code.parse().ok(), &text.join(" ")),

@@ -189,6 +189,20 @@ async fn an_answer_that_is_none_is_an_error_and_never_a_success() {
 }
 
 #[tokio::test]
+async fn a_body_that_is_no_json_is_called_the_servers_fault_and_is_not_quoted() {
+    for body in [r#"{"token":"hush"#, r#"{"secret":"hush"}"#, "hush"] {
+        let reply = Reply::status(200).header("content-type", "application/json");
+        let answer = one_call_fails(Action::ReplyAfter(reply.body(body)), 1).await;
+        assert_eq!(fault(&answer), ("BAD_ANSWER", "unknown"), "{answer}");
+        let text = answer.to_string();
+        assert!(text.contains("HTTP 200 with application/json"), "{text}");
+        assert!(!text.contains("hush"), "{text}");
+    }
+    let malformed = one_call_fails(Action::Malformed, 1).await;
+    assert_eq!(fault(&malformed), ("BAD_ANSWER", "unknown"), "{malformed}");
+}
+
+#[tokio::test]
 async fn a_servers_own_error_passes_unchanged() {
     let (server, _gateway, client) = setup().await;
     let error = r#"{"code":-32042,"message":"no","data":{"b":1,"a":[1.0,9007199254740993]}}"#;

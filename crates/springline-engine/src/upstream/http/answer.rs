@@ -200,11 +200,17 @@ fn report_body(exchange: &Exchange, awaits: bool, what: impl Fn() -> String, bod
     match report(exchange, body) {
         Ok(()) => End::Complete,
         Err(_) if !awaits => End::Accepted,
+        // Nothing of it is quoted: what is meant to be an answer may hold secrets.
         Err(error) => {
-            let start = body
-                .get(..body.len().min(EXCERPT_MAX * 4))
-                .unwrap_or_default();
-            broken(format!("{}: {error}", no_message(&what(), start)))
+            let what = what();
+            let cause = if body.iter().all(u8::is_ascii_whitespace) {
+                no_message(&what, b"")
+            } else {
+                format!("{what} holds no JSON-RPC message: {error}")
+            };
+            End::Unreadable {
+                cause: cause.into_boxed_str(),
+            }
         }
     }
 }

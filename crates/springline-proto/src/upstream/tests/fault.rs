@@ -48,6 +48,24 @@ fn a_read_of_unknown_outcome_goes_once_more_and_is_not_called_unexecuted() {
 }
 
 #[test]
+fn a_body_that_holds_no_message_is_the_servers_fault_and_only_what_reads_goes_once_more() {
+    opened_http(
+        "
+        call 2 tools/call a
+        > x3 to g1 session A: tools/call id 2
+        x3 unreadable
+        > failed 2 BAD_ANSWER unknown: not JSON
+        call 3 resources/read a
+        > x4 to g1 session A: resources/read id 3
+        x4 unreadable
+        > x5 to g1 session A: resources/read id 4
+        x5 unreadable
+        > failed 3 BAD_ANSWER unknown: not JSON
+    ",
+    );
+}
+
+#[test]
 fn fresh_credentials_send_the_call_once_more_on_the_same_session() {
     opened_http(
         "

@@ -109,6 +109,7 @@ fn a_failed_initialize_leaves_the_session_recoverable_whatever_failed() {
         ("x4 broken", "initialize: cut"),
         ("x4 503", "initialize: HTTP 503: no"),
         ("x4 done", "initialize: the HTTP answer holds no result"),
+        ("x4 unreadable", "initialize: not JSON"),
         (
             "x4 error -32603 no",
             "initialize: the server answered error -32603: no",

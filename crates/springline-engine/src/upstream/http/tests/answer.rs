@@ -56,33 +56,29 @@ async fn a_batch_is_reported_message_by_message() {
 #[tokio::test]
 async fn a_success_without_a_message_is_never_made_one() {
     let mut rig = Rig::new().await;
-    for (headers, body, says) in [
+    let json = "Content-Type: application/json\r\n";
+    for (headers, body, says, is_broken) in [
         (
             "Content-Type: text/html\r\n",
             "<h1>\u{1b}[1mLogin",
             "text/html",
+            true,
         ),
-        ("Content-Type: application/json\r\n", "", "empty body"),
+        (json, " \n", "empty body", false),
         (
-            "Content-Type: application/json\r\n",
-            "{\"jsonrpc\":\"2.0\"",
-            "not valid JSON",
+            json,
+            "{\"token\":\"hush",
+            "not valid JSON (at byte 14)",
+            false,
         ),
-        (
-            "Content-Type: application/json\r\n",
-            "{\"code\":200}",
-            "JSON-RPC",
-        ),
-        (
-            "Content-Type: application/json\r\n",
-            "[]",
-            "holds no JSON-RPC message",
-        ),
-        ("", "hello", "no media type"),
+        (json, "{\"code\":\"hush\"}", "not a JSON-RPC message", false),
+        (json, "[]", "holds no JSON-RPC message", false),
+        ("", "hush", "no media type", false),
         (
             "Content-Type: application/json\r\nContent-Encoding: br\r\n",
             "x",
             "\"br\"",
+            true,
         ),
     ] {
         rig.send(1);
@@ -90,10 +86,14 @@ async fn a_success_without_a_message_is_never_made_one() {
         peer.request().await;
         peer.reply("200 OK", &format!("{headers}Connection: close\r\n"), body)
             .await;
-        let cause = rig.broken().await;
+        let cause = if is_broken {
+            rig.broken().await
+        } else {
+            rig.unreadable().await
+        };
         assert!(cause.contains(says), "{cause}");
         assert!(
-            cause.contains("200") && !cause.contains('\u{1b}'),
+            cause.contains("200") && !cause.contains('\u{1b}') && !cause.contains("hush"),
             "{cause}"
         );
     }
@@ -384,7 +384,7 @@ async fn a_refusal_keeps_what_the_server_said() {
     peer.chunked("").await;
     peer.chunk("ignored").await;
     peer.last_chunk().await;
-    assert!(rig.broken().await.contains("no media type"));
+    assert!(rig.unreadable().await.contains("no media type"));
     rig.send(3);
     peer.request().await;
     let headers = "Retry-After: 7\r\nWWW-Authenticate: Bearer realm=\"x\"\r\n";

@@ -172,6 +172,13 @@ impl Rig {
         }
     }
 
+    async fn unreadable(&mut self) -> String {
+        match self.end().await {
+            End::Unreadable { cause } => cause.into(),
+            other => panic!("not unreadable: {other:?}"),
+        }
+    }
+
     async fn unsent(&mut self) -> String {
         match self.end().await {
             End::NotSent { cause } => cause.into(),
