@@ -132,7 +132,8 @@ pub(crate) async fn status(args: AskArgs) -> Ended {
 
 pub(crate) async fn servers(args: AskArgs) -> Ended {
     document(args, "/api/servers", |console, body| {
-        let rows: Vec<Vec<String>> = items(body, "servers").iter().map(server_row).collect();
+        let servers = items(body, "servers").iter();
+        let rows: Vec<Vec<String>> = servers.flat_map(server_rows).collect();
         let head = [
             "SERVER",
             "TYPE",
@@ -147,8 +148,29 @@ pub(crate) async fn servers(args: AskArgs) -> Ended {
     .await
 }
 
-fn server_row(server: &Value) -> Vec<String> {
-    let instances = items(server, "instances");
+/// What takes calls, and what is on its way out: a line each.
+fn server_rows(server: &Value) -> Vec<Vec<String>> {
+    let instances = items(server, "instances").iter();
+    let (draining, serving): (Vec<&Value>, Vec<&Value>) =
+        instances.partition(|instance| instance["state"] == "draining");
+    let (state, reason) = (cell(&server["state"]), &server["reason"]);
+    let reason = reason.as_str().unwrap_or_default();
+    let mut rows = Vec::new();
+    if state != "draining" {
+        rows.push(server_row(server, &state, &serving, reason));
+    }
+    if !draining.is_empty() {
+        let reason = if state == "draining" {
+            reason
+        } else {
+            "takes no new calls: replaced, or its session is over"
+        };
+        rows.push(server_row(server, "draining", &draining, reason));
+    }
+    rows
+}
+
+fn server_row(server: &Value, state: &str, instances: &[&Value], reason: &str) -> Vec<String> {
     let pending: u64 = instances
         .iter()
         .filter_map(|instance| instance["pending"].as_u64())
@@ -158,11 +180,10 @@ fn server_row(server: &Value) -> Vec<String> {
         .flat_map(|instance| items(instance, "pids"))
         .map(cell)
         .collect();
-    let reason = &server["reason"];
     vec![
         cell(&server["server"]),
         cell(&server["transport"]),
-        cell(&server["state"]),
+        state.to_owned(),
         instances.len().to_string(),
         pending.to_string(),
         if pids.is_empty() {
@@ -170,7 +191,7 @@ fn server_row(server: &Value) -> Vec<String> {
         } else {
             pids.join(" ")
         },
-        reason.as_str().unwrap_or_default().to_owned(),
+        reason.to_owned(),
     ]
 }
 

@@ -14,6 +14,9 @@ const CELL_MAX: usize = 400;
 /// Columns of a table that goes elsewhere than to a terminal: a file, or a pager.
 const WIDTH: usize = 240;
 
+/// Columns of a terminal that does not say how many it has.
+const TERMINAL_WIDTH: usize = 80;
+
 /// Columns that a column of a table keeps, however narrow the terminal is.
 const WIDTH_MIN: usize = 8;
 
@@ -28,7 +31,11 @@ fn width() -> usize {
     }
     let size = rustix::termios::tcgetwinsize(&out);
     let columns = size.map_or(0, |size| usize::from(size.ws_col));
-    if columns == 0 { WIDTH } else { columns }
+    if columns == 0 {
+        TERMINAL_WIDTH
+    } else {
+        columns
+    }
 }
 
 impl Console {

@@ -8,7 +8,7 @@ use std::fmt::{self, Write as _};
 
 use tokio::time::Instant;
 
-use super::view::standby_name;
+use super::view::instance_state;
 use crate::gateway::Gateway;
 
 /// All metrics. Labels hold names of the configuration and words of ours only: nothing that a peer
@@ -56,7 +56,7 @@ fn write(text: &mut String, gateway: &Gateway, version: &str, started: Instant) 
     writeln!(text, "{name} {pending}")?;
     let name = "springline_server_available";
     head(text, name, "gauge", "Whether the entry can be used.")?;
-    for server in &servers {
+    for server in servers.iter().filter(|server| server.is_configured) {
         let value = u8::from(server.unavailable.is_none());
         writeln!(text, "{name}{{server=\"{}\"}} {value}", server.name)?;
     }
@@ -65,7 +65,7 @@ fn write(text: &mut String, gateway: &Gateway, version: &str, started: Instant) 
     for server in &servers {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for instance in &server.instances {
-            *counts.entry(standby_name(instance.standby)).or_default() += 1;
+            *counts.entry(instance_state(instance)).or_default() += 1;
         }
         for (state, count) in counts {
             let server = &server.name;

@@ -167,7 +167,8 @@ impl Admin {
     }
 
     fn status(&self, is_full: bool) -> serde_json::Value {
-        let (servers, sessions) = (self.gateway.servers(), self.gateway.sessions());
+        let (mut servers, sessions) = (self.gateway.servers(), self.gateway.sessions());
+        servers.retain(|server| server.is_configured);
         let unavailable = servers.iter().filter(|server| server.unavailable.is_some());
         let mut status = json!({
             "version": self.facts.version,
@@ -223,8 +224,7 @@ impl Admin {
     }
 
     fn unknown_server(&self, name: &str) -> Refusal {
-        let servers = self.gateway.servers();
-        let known: Vec<&str> = servers.iter().map(|server| server.name.as_str()).collect();
+        let known = self.gateway.server_names();
         let known = if known.is_empty() {
             "none is configured".to_owned()
         } else {

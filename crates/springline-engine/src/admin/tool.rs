@@ -21,12 +21,7 @@ impl Admin {
     /// The tools of one server, or of all. All are asked at once, each as long as it may take to
     /// start; one that fails has an `error` in place of its `tools`.
     pub(super) async fn tools(&self, request: &RouteRequest) -> Result<Answer, Refusal> {
-        let mut names: Vec<String> = self
-            .gateway
-            .servers()
-            .into_iter()
-            .map(|server| server.name)
-            .collect();
+        let mut names = self.gateway.server_names();
         if let Some(server) = parameter(request, "server") {
             names.retain(|name| name == server);
             if names.is_empty() {

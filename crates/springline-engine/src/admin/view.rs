@@ -11,6 +11,9 @@ use springline_proto::upstream::Standby;
 use crate::event::rfc3339;
 use crate::gateway::{InstanceView, RestingView, ServerView, SessionView, Unwritable};
 
+/// Of an instance that takes no new calls, and of a server that has no other.
+const DRAINING: &str = "draining";
+
 pub(super) fn servers(servers: &[ServerView]) -> Value {
     json!({ "servers": servers.iter().map(server).collect::<Vec<_>>() })
 }
@@ -24,19 +27,31 @@ fn server(server: &ServerView) -> Value {
             (Some(_), false) => Value::Null,
         },
         "state": state(server),
-        "reason": server.unavailable.as_ref().or(server.failure.as_ref()),
+        "reason": reason(server),
         "instances": server.instances.iter().map(instance).collect::<Vec<_>>(),
     })
 }
 
-/// The state of a server as a whole: that of its best instance.
+fn reason(server: &ServerView) -> Option<&str> {
+    if !server.is_configured {
+        return Some("it is not configured any more");
+    }
+    let reason = server.unavailable.as_ref().or(server.failure.as_ref());
+    reason.map(String::as_str)
+}
+
+/// The state of a server as a whole: that of its best instance that takes calls.
 pub(super) fn state(server: &ServerView) -> &'static str {
+    if !server.is_configured {
+        return DRAINING;
+    }
     if server.unavailable.is_some() {
         return "unavailable";
     }
     let best = server
         .instances
         .iter()
+        .filter(|instance| !instance.is_draining)
         .map(|instance| instance.standby)
         .min_by_key(|standby| match standby {
             Standby::Ready(_) => 0,
@@ -54,7 +69,7 @@ pub(super) fn state(server: &ServerView) -> &'static str {
 fn instance(instance: &InstanceView) -> Value {
     json!({
         "session": instance.session,
-        "state": standby_name(instance.standby),
+        "state": instance_state(instance),
         "generation": match instance.standby {
             Standby::Ready(generation) => Value::from(generation.0),
             _ => Value::Null,
@@ -64,7 +79,15 @@ fn instance(instance: &InstanceView) -> Value {
     })
 }
 
-pub(super) fn standby_name(standby: Standby) -> &'static str {
+/// The state of one upstream.
+pub(super) fn instance_state(instance: &InstanceView) -> &'static str {
+    if instance.is_draining {
+        return DRAINING;
+    }
+    standby_name(instance.standby)
+}
+
+fn standby_name(standby: Standby) -> &'static str {
     match standby {
         Standby::Idle => "idle",
         Standby::Starting => "starting",

@@ -257,6 +257,10 @@ impl Carrier {
         }
     }
 
+    pub(crate) fn is_child(&self) -> bool {
+        matches!(self.kind, Kind::Child(_))
+    }
+
     pub(crate) fn children(&self) -> Vec<ChildView> {
         match &self.kind {
             Kind::Child(child) => child.snapshot(),

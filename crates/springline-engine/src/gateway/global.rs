@@ -77,6 +77,12 @@ impl GlobalCell {
         Arc::clone(&self.state.lock().current)
     }
 
+    /// The machine of the present configuration, and those whose place was taken.
+    pub(super) fn cells(&self) -> (Arc<UpstreamCell>, Vec<Arc<UpstreamCell>>) {
+        let state = self.state.lock();
+        (Arc::clone(&state.current), state.leaving.clone())
+    }
+
     /// The session may be told something from now on.
     pub(super) fn join(&self, key: SessionKey, session: Weak<SessionCell>) {
         self.sessions.lock().insert(key, session);

@@ -13,6 +13,7 @@ mod global;
 mod health;
 mod home;
 mod inbox;
+mod inventory;
 mod keep;
 mod last_use;
 mod mailbox;
@@ -27,7 +28,6 @@ mod stored;
 mod timer;
 mod upstream;
 
-use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,10 +37,11 @@ use springline_proto::call::Connection;
 use springline_proto::message::{Message, ParseError};
 use springline_proto::session::{Accept, Comeback, Downstream, Endpoint, Part, Session};
 use springline_proto::settings::COMEBACK_MAX;
-use springline_proto::upstream::{Input as UpstreamInput, Standby};
+use springline_proto::upstream::Input as UpstreamInput;
 use springline_proto::version::Version;
 
 pub use self::health::Unwritable;
+pub use self::inventory::{InstanceView, ServerView};
 pub use self::reload::Changes;
 pub use self::rest::{Rest, RestError};
 pub use self::resting::RestingView;
@@ -51,40 +52,11 @@ use self::entry::{EntrySpec, LAST_WORDS_MAX, Limits, SHUT_DOWN_MAX};
 use self::revive::hex;
 use self::session::SessionCell;
 use self::shared::Shared;
-use self::upstream::UpstreamCell;
 use crate::config::{Config, Settings};
 use crate::downstream::{Gate, OpenError, Parts, Principal, Session as GateSession};
 use crate::event::Events;
 use crate::upstream::http::HttpShared;
 use crate::{clock, spawn};
-
-/// What a server entry looks like from outside.
-#[derive(Clone, Debug)]
-pub struct ServerView {
-    /// Its name.
-    pub name: String,
-    /// Whether it is a child process.
-    pub is_child: bool,
-    /// Why it cannot be used, if so.
-    pub unavailable: Option<String>,
-    /// Why its last start failed, if it did.
-    pub failure: Option<String>,
-    /// Its upstreams.
-    pub instances: Vec<InstanceView>,
-}
-
-/// One upstream of one session, or of all.
-#[derive(Clone, Debug)]
-pub struct InstanceView {
-    /// The digest of the session's id; `global` for one that all sessions share.
-    pub session: String,
-    /// What it is at.
-    pub standby: Standby,
-    /// Calls that are not answered.
-    pub pending: usize,
-    /// Its processes.
-    pub pids: Vec<u32>,
-}
 
 /// The gateway.
 pub struct Gateway {
@@ -270,45 +242,6 @@ impl Gateway {
         self.shared.rest.unwritable()
     }
 
-    /// All server entries, for people, in the order of the configuration. Looks for launchers on
-    /// the disk.
-    pub fn servers(&self) -> Vec<ServerView> {
-        let mut own: HashMap<Arc<str>, Vec<InstanceView>> = HashMap::new();
-        for session in self.shared.sessions() {
-            for cell in session.upstreams() {
-                let view = view_of(&cell, session.digest.to_string());
-                let server = Arc::clone(cell.carrier().server());
-                own.entry(server).or_default().push(view);
-            }
-        }
-        let globals = self.shared.globals();
-        let globals: HashMap<Arc<str>, InstanceView> = globals
-            .iter()
-            .map(|global| {
-                let view = view_of(&global.current(), "global".to_owned());
-                (Arc::clone(global.name()), view)
-            })
-            .collect();
-        let entries = self.shared.entries.read();
-        let mut instances = |spec: &EntrySpec| {
-            let mut views = own.remove(&spec.name).unwrap_or_default();
-            let global = globals.get(&spec.instance).filter(|_| spec.is_global());
-            views.extend(global.cloned());
-            views
-        };
-        entries
-            .values()
-            .map(|spec| ServerView {
-                name: spec.name.to_string(),
-                is_child: spec.transport() == springline_proto::upstream::Transport::Stdio
-                    && spec.definition.is_ok(),
-                unavailable: spec.problem(),
-                failure: self.shared.failure(&spec.name),
-                instances: instances(spec),
-            })
-            .collect()
-    }
-
     /// Takes every instance of a server out of service: it finishes what it has, and the next call
     /// starts a new one. Says how many there were; `None` if there is no such server.
     pub fn restart(&self, server: &str) -> Option<usize> {
@@ -426,8 +359,7 @@ impl Gate for Arc<Gateway> {
     }
 
     fn names(&self) -> Vec<String> {
-        let servers = self.servers().into_iter();
-        servers.map(|server| server.name).collect()
+        self.server_names()
     }
 }
 
@@ -492,17 +424,6 @@ impl Parts for PartStream {
 
     fn is_cut(&self) -> bool {
         PartStream::is_cut(self)
-    }
-}
-
-fn view_of(cell: &UpstreamCell, session: String) -> InstanceView {
-    let (standby, pending) = cell.standby();
-    let children = cell.carrier().children();
-    InstanceView {
-        session,
-        standby,
-        pending,
-        pids: children.iter().filter_map(|child| child.pid).collect(),
     }
 }
 

@@ -425,6 +425,21 @@ impl UpstreamCell {
         self.driver.machine().is_gone()
     }
 
+    /// Whether it is on its way out and has something left to finish.
+    pub(super) fn is_draining(&self) -> bool {
+        self.driver.machine().upstream().is_draining()
+    }
+
+    /// Whether an instance of it is not ended yet.
+    pub(super) fn has_instance(&self) -> bool {
+        self.driver.machine().upstream().load().instances > 0
+    }
+
+    /// Whether its instances are child processes.
+    pub(super) fn is_child(&self) -> bool {
+        self.carrier.is_child()
+    }
+
     pub(crate) fn carrier(&self) -> &Carrier {
         &self.carrier
     }

@@ -472,6 +472,11 @@ impl Upstream {
         matches!(self.phase, Phase::Closed(_)) && self.instances.is_empty()
     }
 
+    /// Whether it is on its way out and has something left to finish.
+    pub fn is_draining(&self) -> bool {
+        self.drain.is_some() && !self.is_gone()
+    }
+
     /// The server entry.
     pub fn server(&self) -> &Arc<str> {
         &self.config.server

@@ -142,6 +142,92 @@ async fn an_unchanged_child_keeps_its_process_and_its_call() {
     );
 }
 
+/// The servers as `springline servers` has them.
+async fn listed(gateway: &Gateway) -> Vec<Value> {
+    let output = command(gateway, &["servers", "--json"]).await;
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    answer["servers"].as_array().unwrap().clone()
+}
+
+/// State and pending calls of each instance.
+fn instances(server: &Value) -> Vec<(&str, u64)> {
+    let instances = server["instances"].as_array().unwrap().iter();
+    instances
+        .map(|instance| {
+            let pending = instance["pending"].as_u64().unwrap();
+            (instance["state"].as_str().unwrap(), pending)
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn what_finishes_its_calls_after_a_reload_is_listed_as_draining() {
+    let (server, other) = (
+        FaultServer::start().await.unwrap(),
+        FaultServer::start().await.unwrap(),
+    );
+    let shared = |key: &str| {
+        let mut entry = web(&other, key);
+        entry["springline"] = json!({ "scope": "global" });
+        entry
+    };
+    let config = json!({ "s": web(&server, "one"), "g": shared("one") });
+    let gateway = Gateway::with(config).await;
+    let client = gateway.open("/mcp/s").await;
+    let sharing = gateway.open("/mcp/g").await;
+    let flights = [
+        client.later(&held(3, "flight")),
+        sharing.later(&held(3, "flight")),
+    ];
+    for web in [&server, &other] {
+        web.wait(|log| log.executed("flight") == 1).await;
+    }
+    reload(
+        &gateway,
+        &servers(json!({ "s": web(&server, "two"), "g": shared("two") })),
+    )
+    .await;
+    client.text(4, "charge", json!({"id": "new"})).await;
+    sharing.text(4, "charge", json!({"id": "new"})).await;
+    for entry in listed(&gateway).await {
+        assert_eq!(entry["state"], "ready", "{entry}");
+        assert_eq!(instances(&entry), [("ready", 0), ("draining", 1)]);
+    }
+    let output = command(&gateway, &["servers"]).await;
+    let table = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = table.lines().collect();
+    assert_eq!(lines.len(), 5, "{table}");
+    assert!(
+        lines[1].starts_with('s') && lines[1].contains("ready"),
+        "{table}"
+    );
+    assert!(
+        lines[2].starts_with('s') && lines[2].contains("draining"),
+        "{table}"
+    );
+    reload(&gateway, &servers(json!({ "new": web(&server, "two") }))).await;
+    let entries = listed(&gateway).await;
+    let draining = |name: &str| entries.iter().find(|entry| entry["server"] == name);
+    for name in ["s", "g"] {
+        let entry = draining(name).unwrap();
+        assert_eq!(entry["state"], "draining", "{entry}");
+        assert_eq!(entry["reason"], "it is not configured any more");
+        assert!(instances(entry).contains(&("draining", 1)), "{entry}");
+    }
+    let status = command(&gateway, &["status", "--json"]).await;
+    let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!(status["servers"]["total"], 1, "what is gone is not counted");
+    for (flight, web) in flights.into_iter().zip([&server, &other]) {
+        web.release("flight");
+        let answer = soon("the call", flight).await.unwrap();
+        assert_eq!(text_of(&answer.response()), "charged flight");
+    }
+    soon("the end of what drained", async {
+        while listed(&gateway).await.len() > 1 {}
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn new_calls_of_a_changed_server_go_to_a_new_instance_and_old_ones_finish() {
     let server = FaultServer::start().await.unwrap();
