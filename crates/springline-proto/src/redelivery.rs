@@ -305,6 +305,29 @@ impl Redelivery {
             .map(|event| event.at.after(limits.redelivery_age_max))
     }
 
+    /// Bytes of the events that are held.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Drops events until they come to no more than `most` bytes: the oldest of those on streams that
+    /// are complete, and only then the oldest of the others.
+    pub(crate) fn shed(&mut self, most: usize) {
+        let mut kept = VecDeque::new();
+        for event in std::mem::take(&mut self.log) {
+            let is_over = self.bytes > most && !event.data.is_empty();
+            if is_over && self.is_complete(event.stream) {
+                self.release(event.stream, event.data.len());
+            } else {
+                kept.push_back(event);
+            }
+        }
+        self.log = kept;
+        while self.bytes > most && !self.log.is_empty() {
+            self.drop_oldest();
+        }
+    }
+
     fn entry(&mut self, stream: StreamId) -> &mut Stream {
         let base = self.base;
         self.streams.entry(stream).or_insert_with(|| Stream {
@@ -333,16 +356,21 @@ impl Redelivery {
         let Some(event) = self.log.pop_front() else {
             return;
         };
-        self.bytes = self.bytes.saturating_sub(event.data.len());
-        if let Some(entry) = self.streams.get_mut(&event.stream) {
-            entry.kept = entry.kept.saturating_sub(1);
-            if entry.kept == 0 && entry.end.is_some() {
-                self.streams.remove(&event.stream);
-            }
-        }
+        self.release(event.stream, event.data.len());
         if self.log.is_empty() {
             // An idle session holds no memory for what it once sent.
             self.log.shrink_to_fit();
+        }
+    }
+
+    /// An event of this stream, of so many bytes, is not in the log any more.
+    fn release(&mut self, stream: StreamId, len: usize) {
+        self.bytes = self.bytes.saturating_sub(len);
+        if let Some(entry) = self.streams.get_mut(&stream) {
+            entry.kept = entry.kept.saturating_sub(1);
+            if entry.kept == 0 && entry.end.is_some() {
+                self.streams.remove(&stream);
+            }
         }
     }
 
@@ -474,6 +502,38 @@ mod tests {
             log.resume(&log.cursor(stream, 1, false, b"1")),
             Resume::Lost { .. }
         ));
+    }
+
+    #[test]
+    fn what_is_shed_are_answers_before_events_of_calls_under_way() {
+        let (mut log, limits, now) = (log(), SessionSettings::default(), Moment::default());
+        let [one, two, three] = [1, 2, 3].map(StreamId);
+        for (stream, text, is_last) in [
+            (one, "1234", false),
+            (two, "1234", true),
+            (StreamId::GET, "12", false),
+            (three, "1234", true),
+        ] {
+            log.push(now, &limits, stream, &data(text), is_last);
+        }
+        let held = |log: &Redelivery| {
+            let all = [one, two, three, StreamId::GET];
+            all.map(|stream| log.after(stream, 0).len())
+        };
+        for (most, bytes, left) in [
+            (14, 14, [1, 1, 1, 1]),
+            (13, 10, [1, 0, 1, 1]),
+            (10, 10, [1, 0, 1, 1]),
+            (9, 6, [1, 0, 0, 1]),
+            (5, 2, [0, 0, 0, 1]),
+            (0, 0, [0, 0, 0, 0]),
+        ] {
+            log.shed(most);
+            assert_eq!((log.bytes(), held(&log)), (bytes, left), "{most}");
+        }
+        let cursor = log.cursor(three, 0, false, b"3");
+        assert!(matches!(log.resume(&cursor), Resume::Lost { .. }));
+        assert_eq!(log.log.capacity(), 0);
     }
 
     #[test]

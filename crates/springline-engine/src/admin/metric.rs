@@ -54,6 +54,10 @@ fn write(text: &mut String, gateway: &Gateway, version: &str, started: Instant) 
     )?;
     let pending: usize = sessions.iter().map(|session| session.pending).sum();
     writeln!(text, "{name} {pending}")?;
+    let name = "springline_redelivery_bytes";
+    let help = "Events that sessions hold for clients that may come back.";
+    head(text, name, "gauge", help)?;
+    writeln!(text, "{name} {}", gateway.redelivery_bytes())?;
     let name = "springline_server_available";
     head(text, name, "gauge", "Whether the entry can be used.")?;
     for server in servers.iter().filter(|server| server.is_configured) {

@@ -183,6 +183,7 @@ impl Admin {
             },
             "state": view::state_folder(&self.gateway.unwritable(), is_full),
             "pending": sessions.iter().map(|session| session.pending).sum::<usize>(),
+            "redeliveryBytes": self.gateway.redelivery_bytes(),
         });
         if is_full && let Some(object) = status.as_object_mut() {
             let settings = self.gateway.settings();

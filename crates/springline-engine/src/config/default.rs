@@ -337,6 +337,14 @@ pub const DECLARATIONS: &[Declaration] = &[
         "is how long stream events are kept for redelivery",
     ),
     top(
+        "redeliveryTotalBytes",
+        "SPRINGLINE_REDELIVERY_TOTAL_BYTES",
+        Kind::Bytes,
+        Preset::Number(256 * 1024 * 1024),
+        "is the size of the stream events that all sessions together keep for redelivery; beyond it the \
+         session that keeps most drops some, answers first and the oldest before others",
+    ),
+    top(
         "lineBuffers",
         "SPRINGLINE_LINE_BUFFERS",
         Kind::Bytes,

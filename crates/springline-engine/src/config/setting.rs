@@ -113,6 +113,8 @@ pub struct Settings {
     pub redelivery_events: usize,
     pub redelivery_bytes: usize,
     pub redelivery_age: Duration,
+    /// Bytes of events that all sessions together keep for redelivery.
+    pub redelivery_total: usize,
     pub line_buffers: usize,
     pub events_max: usize,
     /// `None`: an orderly stop waits for the deadlines of the calls.
@@ -171,6 +173,7 @@ impl Settings {
             redelivery_events: read.number("redeliveryEvents"),
             redelivery_bytes: read.number("redeliveryBytes"),
             redelivery_age: read.duration("redeliveryAge"),
+            redelivery_total: read.number("redeliveryTotalBytes"),
             line_buffers: read.number("lineBuffers"),
             events_max: read.number("eventsMax"),
             drain: read.optional_duration("drain"),

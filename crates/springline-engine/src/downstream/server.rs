@@ -287,8 +287,8 @@ impl<G: Gate> HttpServer<G> {
         let server = Arc::clone(&self);
         let service = service_fn(move |request| {
             let (server, underway) = (Arc::clone(&server), underway.clone());
+            let answering = underway.begin();
             async move {
-                let answering = underway.begin();
                 let answer = server.answer(request, arrival).await.into_response();
                 if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
                     underway.leave();

@@ -89,6 +89,7 @@ impl Rest {
                 | SessionOutput::ToStream { .. }
                 | SessionOutput::ToUpstream { .. }
                 | SessionOutput::Remember { .. }
+                | SessionOutput::Held(_)
                 | SessionOutput::Emit(_)
                 | SessionOutput::Closed => {}
             }

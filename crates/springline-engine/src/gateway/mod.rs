@@ -4,6 +4,7 @@
 //! [`SessionHandle`] and [`PartStream`]; it must not know HTTP.
 
 mod answered;
+mod backlog;
 mod claim;
 mod credential;
 mod dormant;
@@ -230,6 +231,11 @@ impl Gateway {
     /// How many sessions are at rest and were not used since the start.
     pub fn at_rest(&self) -> usize {
         self.shared.rest.dormant_len()
+    }
+
+    /// Bytes of events that all sessions together hold for clients that may come back.
+    pub fn redelivery_bytes(&self) -> usize {
+        self.shared.backlog.bytes()
     }
 
     /// Those of them that were used last, for people: some hundreds. Reads each of them.

@@ -293,6 +293,7 @@ impl SessionCell {
             Output::ToStream { connection, part } => self.to_stream(connection, part),
             Output::ToUpstream { server, input } => self.to_upstream(&server, *input, errand),
             Output::Remember { server, what } => self.shared.remember(&server, what),
+            Output::Held(bytes) => self.shared.backlog.note(self.key, &self.this, bytes),
             Output::Emit(what) => {
                 let (name, facts) = event::of_session(&self.digest, &what);
                 self.shared.events.record(name, facts);
@@ -489,6 +490,7 @@ impl SessionCell {
             mailbox.close();
         }
         self.is_over.store(true, Ordering::Release);
+        self.shared.backlog.note(self.key, &self.this, 0);
         // First: without a way no other upstream begins to leave.
         let upstreams = std::mem::take(&mut *self.upstreams.lock());
         self.end_leaving();

@@ -14,6 +14,7 @@ use springline_proto::upstream::{Event, Input, Upstream, UpstreamConfig};
 use springline_store::SessionDigest;
 use tokio::sync::Semaphore;
 
+use super::backlog::Backlog;
 use super::claim::{Claim, GLOBAL};
 use super::entry::{Carrier, EntrySpec, LAST_WORDS_MAX, Limits};
 use super::global::GlobalCell;
@@ -50,6 +51,8 @@ pub(crate) struct Shared {
     pub(crate) starts: Arc<Semaphore>,
     /// Children that may live at once.
     pub(crate) rooms: Arc<Rooms>,
+    /// Events for clients that may come back.
+    pub(super) backlog: Backlog,
     /// Replaced whole by a reload; upstreams that are there keep theirs.
     limits: RwLock<Limits>,
     /// Held by the reload that is under way: one after the other.
@@ -85,6 +88,7 @@ impl Shared {
             timer: Arc::default(),
             starts: Arc::new(Semaphore::new(settings.concurrent_starts.max(1))),
             rooms: Rooms::new(settings.children_max),
+            backlog: Backlog::new(settings.redelivery_total),
             settings: RwLock::new(settings),
             limits: RwLock::new(limits),
             reload: Mutex::default(),
@@ -114,6 +118,7 @@ impl Shared {
         drop(limits);
         self.rooms.set_max(settings.children_max);
         self.rooms.trim(|| self.evict());
+        self.backlog.set_max(settings.redelivery_total);
         *self.settings.write() = settings;
     }
 

@@ -208,6 +208,7 @@ impl Session {
             self.on_late(&input);
             return;
         }
+        let held = self.redelivery.bytes();
         self.redelivery.expire(now, &self.settings);
         match input {
             Input::Message {
@@ -240,10 +241,19 @@ impl Session {
             Input::Upstream { server, event } => self.on_upstream(now, &server, event),
             Input::Entries(entries) => self.on_entries(now, entries),
             Input::Keep => self.persist(),
+            Input::Shed { most } => self.redelivery.shed(most),
             Input::Timer => {}
             Input::Close => self.close(now, &Fault::new(FaultKind::SessionEnded)),
         }
         self.on_time(now);
+        if self.redelivery.bytes() != held && self.phase != Phase::Closed {
+            self.say_held();
+        }
+    }
+
+    /// Says how much is held for redelivery.
+    fn say_held(&mut self) {
+        self.out.push_back(Output::Held(self.redelivery.bytes()));
     }
 
     /// The next thing to do.

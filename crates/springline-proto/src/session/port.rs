@@ -166,6 +166,12 @@ pub enum Input {
     Entries(Vec<EntryView>),
     /// What is at rest of the session is to be written again: its last use there is old.
     Keep,
+    /// All sessions together hold too much for redelivery: events go until this one holds no more than
+    /// `most` bytes. A client that comes back for one of them hears that it is lost.
+    Shed {
+        /// Bytes that may stay.
+        most: usize,
+    },
     /// The deadline that the machine named has come.
     Timer,
     /// The session ends (DELETE, expiry, stop). Pending requests end in an error.
@@ -311,6 +317,9 @@ pub enum Output {
         /// What it announced, or one list.
         what: Known,
     },
+    /// So many bytes of events are held for redelivery from now on. Said when that changes; nothing is
+    /// said at the end of the session, which holds none.
+    Held(usize),
     /// Tell the operator.
     Emit(Event),
     /// The session is over: the driver forgets it. Comes once, last.

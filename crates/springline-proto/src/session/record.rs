@@ -112,6 +112,9 @@ impl Session {
             }
         }
         session.on_socket_cut(now);
+        if session.redelivery.bytes() > 0 {
+            session.say_held();
+        }
         session
     }
 

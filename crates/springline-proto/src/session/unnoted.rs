@@ -54,6 +54,7 @@ pub fn unnoted(outputs: &mut VecDeque<Output>, cause: &str) -> Vec<Input> {
             | Output::ToExchange { .. }
             | Output::ToStream { .. }
             | Output::Remember { .. }
+            | Output::Held(_)
             | Output::Emit(_)
             | Output::Closed => outputs.push_back(output),
         }

@@ -556,7 +556,7 @@ impl World {
                 }
                 Ok(())
             }
-            Output::Taken(_) | Output::Emit(_) => Ok(()),
+            Output::Taken(_) | Output::Held(_) | Output::Emit(_) => Ok(()),
             Output::Closed => {
                 self.desk_closed(at);
                 Ok(())
@@ -575,6 +575,7 @@ impl World {
             Output::Emit(_) => (26, Bytes::new()),
             Output::Closed => (27, Bytes::new()),
             Output::Taken(frame) => (28 + frame * 8, Bytes::new()),
+            Output::Held(bytes) => (29 + *bytes as u64 * 8, Bytes::new()),
         };
         let now = u64::try_from(self.now.0.as_nanos()).unwrap_or(u64::MAX);
         let line = if self.trace.is_kept() {

@@ -3,7 +3,7 @@
 use serde_json::json;
 use springline_fixture::{Answers, FaultServer};
 
-use crate::harness::{Answer, Client, Flow, Gateway, call, soon, text_of};
+use crate::harness::{Answer, Client, Flow, Gateway, call, fault, soon, text_of};
 
 /// A gateway that answers calls as streams at once.
 async fn setup() -> (FaultServer, Gateway, Client) {
@@ -166,4 +166,64 @@ async fn a_server_that_closes_streams_and_is_polled_answers_without_a_second_pos
         .filter(|seen| seen.headers.contains_key("last-event-id"));
     assert_eq!(resumed.count(), 2);
     assert_eq!(log.initializes, 1);
+}
+
+#[tokio::test]
+async fn events_of_all_sessions_have_a_bound_and_the_one_that_holds_most_loses_first() {
+    let server = FaultServer::start().await.unwrap();
+    let config = json!({
+        "mcpServers": { "s": { "url": server.url } },
+        "springline": { "streamAfter": 0, "redeliveryTotalBytes": "100KiB" },
+    });
+    let gateway = Gateway::start(config, |_| {}).await;
+    let [one, two, three] = [
+        gateway.open("/mcp/s").await,
+        gateway.open("/mcp/s").await,
+        gateway.open("/mcp/s").await,
+    ];
+    let mut cursors = Vec::new();
+    for (id, client) in (1..).zip([&one, &one, &two, &three]) {
+        let long = id.to_string().repeat(30 * 1024);
+        let body = call(id, "charge", &json!({ "id": long }));
+        let mut flow = client.start("POST", body).await;
+        let priming = soon("the priming event", flow.event()).await.unwrap();
+        assert_eq!(
+            text_of(&last(&mut flow).await.message()).len(),
+            30 * 1024 + 8
+        );
+        cursors.push((client, priming.id.unwrap()));
+    }
+    for (n, (client, cursor)) in cursors.iter().enumerate() {
+        let mut again = client.listen(Some(cursor)).await;
+        let message = last(&mut again).await.message();
+        if n == 0 {
+            assert_eq!(fault(&message), ("RESULT_LOST", "executed"));
+        } else {
+            assert_eq!(text_of(&message).len(), 30 * 1024 + 8, "{n}");
+        }
+    }
+    let metrics = gateway
+        .client("/metrics")
+        .start("GET", "")
+        .await
+        .whole()
+        .await;
+    let text = metrics.text();
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("springline_redelivery_bytes "));
+    let bytes = line
+        .and_then(|line| line.rsplit(' ').next()?.parse::<usize>().ok())
+        .unwrap();
+    assert!((3 * 30 * 1024..=100 * 1024).contains(&bytes), "{bytes}");
+    for client in [&one, &two, &three] {
+        assert_eq!(client.start("DELETE", "").await.status, 204);
+    }
+    let metrics = gateway
+        .client("/metrics")
+        .start("GET", "")
+        .await
+        .whole()
+        .await;
+    assert!(metrics.text().contains("\nspringline_redelivery_bytes 0\n"));
 }

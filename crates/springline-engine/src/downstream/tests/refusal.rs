@@ -138,6 +138,30 @@ async fn a_body_in_a_coding_is_refused_before_it_is_read() {
     }
 }
 
+#[tokio::test]
+async fn a_client_that_sends_no_more_gets_an_answer_that_is_there() {
+    let house = House::open(HttpSettings::default()).await;
+    house.session(&[], V).await;
+    let chunked = format!(
+        "POST /mcp HTTP/1.1\r\n{HEAD}Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{ECHO}\r\n0\r\n\r\n",
+        ECHO.len()
+    );
+    let get = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n".to_owned();
+    for request in [echo(), chunked, get] {
+        for _ in 0..20 {
+            let mut stream = house.dial().await;
+            stream.write_all(request.as_bytes()).await.unwrap();
+            stream.shutdown().await.unwrap();
+            let mut text = Vec::new();
+            timeout(PATIENCE, stream.read_to_end(&mut text))
+                .await
+                .unwrap()
+                .unwrap();
+            assert_eq!(Reply::parse(&text).status, 200, "{request}");
+        }
+    }
+}
+
 /// How long it takes, and what is answered, when these bytes come `pause` apart, after these.
 async fn slowly(before: &str, bytes: &str, pause: Duration) -> (Duration, String) {
     let house = House::open(HttpSettings::default()).await;

@@ -31,6 +31,9 @@ const REFUSAL_MAX: usize = 256;
 /// How long a client that was refused may still send.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// How many turns hyper has for its answer before it is told that the client sends no more.
+const TURNS: u8 = 16;
+
 /// How many requests have begun on a connection, and how many of them are not answered yet.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Underway(Arc<Counts>);
@@ -134,6 +137,8 @@ pub(crate) struct Escort<S> {
     /// The time of a head.
     patience: Duration,
     coming: Option<Coming>,
+    /// What is left of [`TURNS`].
+    turns: u8,
     /// Whether hyper has bytes that the connection did not take.
     is_held: bool,
     outflow: Outflow,
@@ -158,6 +163,7 @@ impl<S> Escort<S> {
             underway,
             patience,
             coming: Some(coming),
+            turns: TURNS,
             is_held: false,
             outflow: Outflow::default(),
             stage: Stage::None,
@@ -259,6 +265,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Escort<S> {
             let read = Pin::new(&mut this.stream).poll_read(cx, buffer);
             let came = buffer.filled().len() > before;
             let is_end = read.is_ready() && !came;
+            if is_end && this.turns > 0 && this.underway.is_any() {
+                // To hyper the end is that of the client, and it would not even look for an answer.
+                this.turns -= 1;
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             if is_end || !this.poll_late(cx, came) {
                 return read;
             }

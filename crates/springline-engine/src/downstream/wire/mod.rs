@@ -318,10 +318,11 @@ where
     async fn wait(&mut self, posted: Posted<PartsOf<G>>) -> Option<Answer> {
         let mut answer = pin!(posted.answer());
         poll_fn(|cx| {
-            if self.inflow.poll_gone(cx) {
-                return Poll::Ready(None);
+            // An answer that is there goes out also to a client that sends no more.
+            match answer.as_mut().poll(cx) {
+                Poll::Pending if self.inflow.poll_gone(cx) => Poll::Ready(None),
+                waits => waits.map(Some),
             }
-            answer.as_mut().poll(cx).map(Some)
         })
         .await
     }

@@ -135,6 +135,7 @@ impl World {
             | Output::Mark { .. }
             | Output::Taken(_)
             | Output::Remember { .. }
+            | Output::Held(_)
             | Output::Emit(_) => {}
         }
     }

@@ -15,6 +15,7 @@
 //! | `f1 3 4 {…}` | frame 3 comes on it, with the acknowledgement of ours up to 4 |
 //! | `k1 4` | our frames up to 4 are acknowledged on it |
 //! | `+500` | so many milliseconds later, with a timer |
+//! | `shed 40` | so many bytes of events may stay |
 //! | `close` | the session ends |
 //! | `SERVER EVENT …` | an upstream reports |
 
@@ -53,6 +54,12 @@ pub(super) fn run_after(config: SessionConfig, before: &str, script: &str) {
     for line in inputs(before) {
         player.play(line);
     }
+    compare(&mut player, script);
+}
+
+/// Plays `script`, and compares the transcript.
+#[track_caller]
+pub(super) fn compare(player: &mut Player, script: &str) {
     let mut transcript = String::new();
     for line in inputs(script) {
         writeln!(transcript, "{line}").unwrap();
@@ -91,6 +98,8 @@ pub(super) struct Player {
     pub(super) shows_rest: bool,
     /// Whether the marks for the journal are shown.
     pub(super) shows_marks: bool,
+    /// Whether it is shown how much is held for redelivery.
+    pub(super) shows_held: bool,
     /// What went to rest last.
     pub(super) record: Option<Record>,
 }
@@ -107,6 +116,7 @@ impl Player {
             cursors: BTreeMap::new(),
             shows_rest: false,
             shows_marks: false,
+            shows_held: false,
             record: None,
         }
     }
@@ -122,12 +132,19 @@ impl Player {
                 if self.shows_rest {
                     out.push("persist".to_owned());
                 }
-            } else if self.shows_marks || !matches!(output, Output::Mark { .. } | Output::Taken(_))
-            {
+            } else if self.shows(&output) {
                 out.push(self.show(output));
             }
         }
         out
+    }
+
+    fn shows(&self, output: &Output) -> bool {
+        match output {
+            Output::Mark { .. } | Output::Taken(_) => self.shows_marks,
+            Output::Held(_) => self.shows_held,
+            _ => true,
+        }
     }
 
     fn input(&mut self, line: &str) -> Input {
@@ -189,6 +206,9 @@ impl Player {
             }
             _ if word == "close" => Input::Close,
             _ if word == "keep" => Input::Keep,
+            _ if word == "shed" => Input::Shed {
+                most: rest.parse().unwrap(),
+            },
             _ if word == "entries" => Input::Entries(serverless(rest)),
             _ => Input::Upstream {
                 server: word.into(),
@@ -209,6 +229,7 @@ impl Player {
         match output {
             Output::Persist(_) => String::new(),
             Output::Taken(frame) => format!("taken {frame}"),
+            Output::Held(bytes) => format!("held {bytes}"),
             Output::Mark { number, mark } => match mark {
                 Mark::Accepted { frame } => format!("accepted {number} in {frame}"),
                 Mark::Answered(_) => format!("answered {number}"),

@@ -1,6 +1,6 @@
 //! Streams: what begins one, and how a client comes back to it.
 
-use super::script::{Player, one, run_after};
+use super::script::{Player, compare, one, run_after};
 use crate::session::{Downstream, SessionConfig};
 use crate::settings::SessionSettings;
 
@@ -242,6 +242,56 @@ fn an_answer_that_aged_out_is_lost() {
         < g1 end
         "#,
     );
+}
+
+#[test]
+fn what_is_shed_for_all_sessions_is_lost_for_a_client_that_comes_back() {
+    let script = r#"
+        p3 {"id":3,"method":"tools/call"}
+        < time call 2 {"id":3,"method":"tools/call"}
+        +500
+        < 3 begin
+        < 3 event #1 retry 1000
+        x3
+        time answer 2 {"result":{"text":"one"}}
+        < held 48
+        p4 {"id":4,"method":"tools/call"}
+        < time call 3 {"id":4,"method":"tools/call"}
+        time notify 3 {"method":"notifications/progress"}
+        < 4 begin
+        < 4 event #2 retry 1000
+        < 4 event #3 {"method":"notifications/progress"}
+        < held 99
+        shed 1000
+        shed 96
+        < held 51
+        g1 #1
+        < g1 begin
+        < g1 event 3 RESULT_LOST executed
+        < g1 end
+        g2 #2
+        < g2 begin
+        < g2 event #3 {"method":"notifications/progress"}
+        < 4 end
+        shed 0
+        < held 0
+        time answer 3 {"result":{}}
+        < g2 event #4 {"id":4,"result":{}}
+        < g2 end
+        < held 36
+        +3600000
+        < held 0
+        close
+        < time close SESSION_ENDED true
+        < emit Closed
+        < closed
+        "#;
+    let mut player = Player::new(one(Downstream::Http));
+    for line in OPEN.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        player.play(line);
+    }
+    player.shows_held = true;
+    compare(&mut player, script);
 }
 
 #[test]
