@@ -16,6 +16,8 @@ use springline_store::{
     FileJournal, Journal as _, Kind, Op, Results, SessionDigest, StateFolder, Store,
 };
 
+const TIME: Duration = Duration::from_secs(1_790_000_000);
+
 fn main() -> Result<(), Box<dyn Error>> {
     let to = std::env::args().nth(1).ok_or("name a folder")?;
     let home = tempfile::tempdir()?;
@@ -36,7 +38,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     entries.remember("time", Known::Initialize("{\"a\":1}".into()));
     entries.remember("time", Known::List(ListKind::Tools, vec!["{}".into()]));
     let results = Results::load(Arc::clone(&store))?;
-    results.keep(call(3), b"body", Duration::from_secs(1_790_000_000))?;
+    results.keep(call(3), b"body", TIME)?;
+    let (results, _) = Results::open(&folder, Arc::clone(&store))?;
+    for (number, body) in [(5, "gone"), (6, "short body")] {
+        results.keep(call(number), body.as_bytes(), TIME)?;
+    }
+    results.forget(&[call(5)])?;
     let (journal, ..) = FileJournal::open(&folder)?;
     let generation = Generation(5);
     let answer = Answer::Server;
@@ -58,6 +65,11 @@ fn copy(from: &Path, to: &Path) -> Result<(), Box<dyn Error>> {
         let path = to.join(file.file_name());
         if file.file_type()?.is_dir() {
             copy(&file.path(), &path)?;
+        } else if file.file_name() == "results" {
+            // Most of it is room.
+            let bytes = fs::read(file.path())?;
+            let end = bytes.iter().rposition(|byte| *byte != 0);
+            fs::write(path, &bytes[..end.map_or(0, |last| last + 1)])?;
         } else if file.file_name() != "records.db-shm" {
             fs::copy(file.path(), path)?;
         }

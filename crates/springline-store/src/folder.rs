@@ -17,13 +17,14 @@ use std::sync::Arc;
 pub(crate) const FORMAT_FILE: &str = "format";
 const FORMAT: &[u8] = b"springline state 1\n";
 /// What the layout named above consists of; it is set aside as a whole if the layout is not ours.
-const CONTENT: [&str; 6] = [
+const CONTENT: [&str; 7] = [
     FORMAT_FILE,
     "digest-key",
     "records.db",
     "records.db-wal",
     "records.db-shm",
     "journal",
+    "results",
 ];
 const SET_ASIDE_MAX: u32 = 99;
 /// Written and removed to find out whether the folder takes writes.

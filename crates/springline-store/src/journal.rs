@@ -8,7 +8,7 @@
 mod file;
 mod form;
 mod scan;
-mod tail;
+pub(crate) mod tail;
 #[cfg(test)]
 mod tests;
 

@@ -62,12 +62,15 @@ fn the_first_format_is_read_whole() {
         .unwrap();
     assert_eq!(known.initialize.as_deref(), Some(&b"{\"a\":1}"[..]));
     assert_eq!(known.lists[&ListKind::Tools], ["{}"]);
-    let call = CallId {
+    let call = |number| CallId {
         session: SessionDigest([9; 16]),
-        number: 3,
+        number,
     };
-    let results = Results::load(Arc::clone(&store)).unwrap();
-    assert_eq!(results.body(call).unwrap(), Some("body".into()));
+    let (results, findings) = Results::open(&folder, Arc::clone(&store)).unwrap();
+    assert_eq!(findings, []);
+    assert_eq!(results.body(call(3)).unwrap(), Some("body".into()));
+    assert_eq!(results.body(call(5)).unwrap(), None);
+    assert_eq!(results.body(call(6)).unwrap(), Some("short body".into()));
 
     let (_journal, recovered, findings) = FileJournal::open(&folder).unwrap();
     assert_eq!(findings, []);

@@ -116,8 +116,11 @@ impl Rest {
             SteadyJournal::open(&state).map_err(|error| failed(&error))?;
         findings.extend(found);
         let entries = Entries::load(Arc::clone(&store)).map_err(|error| failed(&error))?;
+        let (results, found) =
+            Results::open(&state, Arc::clone(&store)).map_err(|error| failed(&error))?;
+        findings.extend(found);
         let mut rest = Self {
-            results: Results::load(Arc::clone(&store)).map_err(|error| failed(&error))?,
+            results,
             steady: Some(steady),
             journal,
             health: Arc::default(),

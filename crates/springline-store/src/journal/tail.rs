@@ -22,7 +22,7 @@ pub(super) const STEP: u64 = 256 << 10;
 
 /// Where a segment grows. Many may claim and store at once.
 #[derive(Debug)]
-pub(super) struct Tail {
+pub(crate) struct Tail {
     file: Arc<File>,
     window: MmapRaw,
     /// Where in the file the window begins.
@@ -39,7 +39,7 @@ impl Tail {
     ///
     /// # Errors
     /// The disk is full, or the system cannot map the file.
-    pub(super) fn new(file: File, len: u64) -> io::Result<Self> {
+    pub(crate) fn new(file: File, len: u64) -> io::Result<Self> {
         let end = len.next_multiple_of(STEP);
         allocate(&file, 0, end)?;
         Ok(Self {
@@ -79,7 +79,7 @@ impl Tail {
 
     /// Stores whole words where they were claimed, the last one after all others: a kill in between
     /// leaves it zero.
-    pub(super) fn store(&self, at: u64, bytes: &[u8]) {
+    pub(crate) fn store(&self, at: u64, bytes: &[u8]) {
         let words = self.words();
         let first = usize::try_from((at - self.start) / WORD_LEN as u64).unwrap_or(usize::MAX);
         let (chunks, _) = bytes.as_chunks::<WORD_LEN>();
@@ -93,12 +93,20 @@ impl Tail {
         words[others.len()].store(u64::from_ne_bytes(*last), Ordering::Release);
     }
 
+    /// Whole words that were stored.
+    pub(crate) fn load(&self, at: u64, len: u64) -> Vec<u8> {
+        let word = |at: u64| usize::try_from(at / WORD_LEN as u64).unwrap_or(usize::MAX);
+        let words = &self.words()[word(at - self.start)..word(at - self.start + len)];
+        let loaded = words.iter().map(|word| word.load(Ordering::Acquire));
+        loaded.flat_map(u64::to_ne_bytes).collect()
+    }
+
     /// How much was claimed, from the beginning of the file.
     pub(super) fn len(&self) -> u64 {
         self.next.load(Ordering::Relaxed)
     }
 
-    pub(super) fn file(&self) -> &Arc<File> {
+    pub(crate) fn file(&self) -> &Arc<File> {
         &self.file
     }
 
