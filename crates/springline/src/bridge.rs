@@ -143,15 +143,16 @@ pub async fn run(args: BridgeArgs) -> ExitCode {
     };
     let ended = carry(&gateway, Endpoint::One(server), &mut front, after).await;
     // The session upstream is ended by DELETE unless it is kept, a child by the end of its input.
-    if timeout(SIGNAL_GRACE, gateway.shut_down(Duration::ZERO))
-        .await
-        .is_err()
-    {
-        front.complain("the server did not end in time");
-    }
     let was_in_vain = front.was_in_vain();
-    if ended.is_ok() {
-        front.close().await;
+    let shut_down = timeout(SIGNAL_GRACE, gateway.shut_down(Duration::ZERO));
+    let is_over = if ended.is_ok() {
+        // The last answers do not wait for the server's end.
+        tokio::join!(shut_down, front.close()).0.is_ok()
+    } else {
+        shut_down.await.is_ok()
+    };
+    if !is_over {
+        complain("bridge", "the server did not end in time");
     }
     if was_in_vain {
         ExitCode::FAILURE

@@ -9,6 +9,7 @@ mod connection;
 mod refusal;
 
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -20,10 +21,10 @@ use springline_proto::error::error_response;
 use springline_proto::message::Kind;
 use springline_proto::settings::BODY_MAX;
 use springline_proto::tether::{Input, Output, Tether, Want};
-use tokio::time::sleep;
+use tokio::time::{Sleep, sleep};
 
 use self::attempt::{Attempt, Reached};
-use self::connection::{Connection, is_stopping};
+use self::connection::{Connection, Reader, Writer, is_stopping};
 use self::refusal::AttachError;
 use crate::autostart::{START_PATIENCE, StartSpec};
 use crate::stdio::{Deaf, Front, Heard, complain};
@@ -57,15 +58,20 @@ pub async fn run(args: ConnectArgs) -> ExitCode {
         }
     };
     let mut connect = Connect::new(args);
-    // A client that stopped reading has ended; that is no failure of ours.
     let ended = connect.carry(&mut front).await;
-    if let Some(connection) = connect.connection {
-        connection.end().await;
-    }
+    let connection = connect.connection.take();
+    let left = async {
+        if let Some(connection) = connection {
+            connection.end().await;
+        }
+    };
+    // A client that stopped reading has ended; that is no failure of ours.
     if ended.is_err() {
+        left.await;
         return ExitCode::SUCCESS;
     }
-    front.close().await;
+    // The last answers do not wait for the gateway.
+    tokio::join!(left, front.close());
     ExitCode::from(connect.exit)
 }
 
@@ -139,15 +145,22 @@ impl Connect {
     }
 
     async fn carry(&mut self, front: &mut Front) -> Result<(), Deaf> {
+        let mut alarm = Alarm::default();
         loop {
             if front.is_finished() && !self.tether.is_waiting() {
                 return Ok(());
             }
             self.seek();
             let is_full = self.tether.is_full();
+            let (reader, writer) = self
+                .connection
+                .as_mut()
+                .map(|connection| (&mut connection.reader, &mut connection.writer))
+                .unzip();
+            // What is there is heard first: what it makes us say leaves in one write.
             tokio::select! {
                 biased;
-                frame = next(&mut self.connection) => self.on_frame(frame),
+                frame = next(reader) => self.on_frame(frame),
                 reached = reached(&mut self.attempt) => {
                     self.attempt = None;
                     self.on_reached(reached);
@@ -158,7 +171,8 @@ impl Connect {
                     Heard::Finished => {}
                     Heard::Deaf => return Err(Deaf),
                 },
-                () = until(self.tether.next_deadline()) => self.tell(Input::Timer),
+                error = broken(writer) => self.on_frame(Err(error)),
+                () = alarm.ring(self.tether.next_deadline()) => self.tell(Input::Timer),
             }
             self.perform(front).await?;
         }
@@ -272,7 +286,10 @@ impl Connect {
                 },
                 Output::Acknowledge(received) => Frame::Ack(received),
                 Output::Leave => {
-                    self.connection = None;
+                    if let Some(mut connection) = self.connection.take() {
+                        // If it is broken, it is left all the same.
+                        connection.writer.flush().await.unwrap_or_default();
+                    }
                     continue;
                 }
                 Output::Abandon(why) => {
@@ -285,7 +302,7 @@ impl Connect {
             };
             // What was meant for a connection that broke meanwhile is sent on the next.
             if let Some(connection) = &mut self.connection
-                && connection.send(frame).await.is_err()
+                && connection.writer.send(frame).await.is_err()
             {
                 self.lose();
             }
@@ -294,9 +311,17 @@ impl Connect {
     }
 }
 
-async fn next(connection: &mut Option<Connection>) -> std::io::Result<Option<Frame>> {
-    match connection {
-        Some(connection) => connection.next().await,
+async fn next(reader: Option<&mut Reader>) -> std::io::Result<Option<Frame>> {
+    match reader {
+        Some(reader) => reader.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Sends what waits, until that fails. Cancel safe.
+async fn broken(writer: Option<&mut Writer>) -> std::io::Error {
+    match writer {
+        Some(writer) => writer.work().await,
         None => std::future::pending().await,
     }
 }
@@ -318,10 +343,26 @@ async fn reached(attempt: &mut Option<Attempt>) -> Result<Reached, AttachError> 
     }
 }
 
-async fn until(deadline: Option<Moment>) {
-    match deadline {
-        Some(deadline) => sleep(deadline.since(clock::moment())).await,
-        None => std::future::pending().await,
+/// A timer that is set anew only for something earlier: most deadlines move on with each message.
+#[derive(Default)]
+struct Alarm {
+    set: Option<(Moment, Pin<Box<Sleep>>)>,
+}
+
+impl Alarm {
+    /// Waits for a deadline, or for one before it that was set and not waited for. Cancel safe.
+    async fn ring(&mut self, deadline: Option<Moment>) {
+        let Some(deadline) = deadline else {
+            return std::future::pending().await;
+        };
+        let set = self.set.take_if(|(at, _)| *at > deadline);
+        drop(set);
+        let (_, sleep) = self.set.get_or_insert_with(|| {
+            let sleep = sleep(deadline.since(clock::moment()));
+            (deadline, Box::pin(sleep))
+        });
+        sleep.as_mut().await;
+        self.set = None;
     }
 }
 

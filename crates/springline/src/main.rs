@@ -40,11 +40,11 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Connect(args) => {
             quiet();
-            runtime()?.block_on(pipe::connect(args))
+            own_runtime()?.block_on(pipe::connect(args))
         }
         Command::Bridge(args) => {
             quiet();
-            runtime()?.block_on(pipe::bridge(args))
+            own_runtime()?.block_on(pipe::bridge(args))
         }
         Command::Status(args) => asked(ask::status(args)),
         Command::Servers(args) => asked(ask::servers(args)),
@@ -76,6 +76,13 @@ fn asked(command: impl Future<Output = Result<Exit, Failure>>) -> anyhow::Result
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     Ok(tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?)
+}
+
+/// For one client: another thread would only have to be woken for each of its messages.
+fn own_runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?)
 }

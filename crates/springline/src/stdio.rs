@@ -3,34 +3,31 @@
 //! Owns: lines from standard input, lines to standard output, signals, the requests that wait for
 //! an answer, and one line on standard error for each failure. It must not know where messages go.
 
+mod line;
+mod stream;
+mod thread;
+
 use std::collections::HashSet;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
 use springline_engine::{clock, spawn};
 use springline_proto::error::{error_response, plain_error, sanitise};
-use springline_proto::frame::{Line, LineFramer};
+use springline_proto::frame::Line;
 use springline_proto::json::{self, Pieces};
 use springline_proto::message::{Kind, Message, ParseError};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
+
+use self::line::{Answers, Lines};
 
 /// How long calls in flight may take once a signal asked us to end.
 pub const SIGNAL_GRACE: Duration = Duration::from_secs(10);
 
 /// How long the last lines may take to leave.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(5);
-
-/// Lines between the reading thread and the loop. A line may be as large as the cap, so this bounds
-/// what an eager client can make us hold; when it is full, standard input is not read.
-const LINES_MAX: usize = 4;
-
-/// Lines between the loop and the writing thread; when it is full, the loop waits.
-const ANSWERS_MAX: usize = 16;
 
 /// Bytes of one line on standard error.
 const STDERR_MAX: usize = 512;
@@ -43,9 +40,8 @@ pub struct Deaf;
 /// The client on the other end of standard input and output.
 pub struct Front {
     name: &'static str,
-    lines: Option<mpsc::Receiver<Line>>,
-    out: mpsc::Sender<Pieces>,
-    flushed: oneshot::Receiver<()>,
+    lines: Option<Lines>,
+    answers: Answers,
     /// True when standard output is broken.
     broken: watch::Receiver<bool>,
     /// When everything must be over, once a signal came.
@@ -76,28 +72,14 @@ impl Front {
     ///
     /// # Errors
     /// When the system gives no thread or no signal.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
     pub fn open(name: &'static str, line_max: usize) -> std::io::Result<Self> {
-        let (to_lines, lines) = mpsc::channel(LINES_MAX);
-        let (out, answers) = mpsc::channel(ANSWERS_MAX);
-        let (to_flushed, flushed) = oneshot::channel();
         let (to_broken, broken) = watch::channel(false);
-        // Threads of their own: the runtime would wait for a read of standard input to return.
-        std::thread::Builder::new()
-            .name("stdin".to_owned())
-            .spawn(move || read_lines(&to_lines, line_max))?;
-        let on_broken = to_broken.clone();
-        std::thread::Builder::new()
-            .name("stdout".to_owned())
-            .spawn(move || {
-                if write_lines(answers).is_err() {
-                    on_broken.send_replace(true);
-                }
-                // The receiver may be gone; then nobody waits.
-                to_flushed.send(()).unwrap_or_default();
-            })?;
-        std::thread::Builder::new()
-            .name("stdout watch".to_owned())
-            .spawn(move || watch_stdout(&to_broken))?;
+        let lines = Lines::open(line_max)?;
+        let answers = Answers::open(to_broken.clone())?;
+        thread::watch(to_broken)?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let (to_due, due) = watch::channel(None);
@@ -119,8 +101,7 @@ impl Front {
         Ok(Self {
             name,
             lines: Some(lines),
-            out,
-            flushed,
+            answers,
             broken,
             due,
             pending: HashSet::new(),
@@ -129,18 +110,21 @@ impl Front {
         })
     }
 
-    /// What the client does next; once it has finished, that is only to become deaf. Cancel safe,
-    /// but for the answer to a line over the limit.
+    /// What the client does next; once it has finished, that is only to become deaf. What waits for
+    /// standard output leaves when the client has said nothing that is not heard. Cancel safe, but for
+    /// the answer to a line over the limit.
     pub async fn heard(&mut self) -> Heard {
         loop {
             let Some(lines) = &mut self.lines else {
-                deaf(&self.broken, &self.due).await;
+                self.deaf().await;
                 return Heard::Deaf;
             };
             let mut due = self.due.clone();
             let line = tokio::select! {
-                line = lines.recv() => line,
+                biased;
                 () = signalled(&mut due) => None,
+                line = lines.next() => line,
+                _ = self.answers.work() => return Heard::Deaf,
                 () = deaf(&self.broken, &self.due) => return Heard::Deaf,
             };
             match line {
@@ -193,8 +177,8 @@ impl Front {
         message
     }
 
-    /// Passes a message on to the client. An error of the gateway's own is told on standard error
-    /// too.
+    /// Passes a message on to the client; it leaves when the next one is listened for. An error of the
+    /// gateway's own is told on standard error too.
     ///
     /// # Errors
     /// [`Deaf`] when standard output is broken or the time is over. Not cancel safe.
@@ -219,7 +203,7 @@ impl Front {
     async fn say(&mut self, data: Pieces) -> Result<(), Deaf> {
         tokio::select! {
             biased;
-            sent = self.out.send(data) => sent.map_err(|_| Deaf),
+            sent = self.answers.put(data) => sent,
             () = deaf(&self.broken, &self.due) => Err(Deaf),
         }
     }
@@ -244,9 +228,13 @@ impl Front {
         self.lines.is_none()
     }
 
-    /// Until standard output is broken or the time to end is over. Cancel safe.
-    pub async fn deaf(&self) {
-        deaf(&self.broken, &self.due).await;
+    /// Until standard output is broken or the time to end is over; what waits for it leaves
+    /// meanwhile. Cancel safe.
+    pub async fn deaf(&mut self) {
+        tokio::select! {
+            _ = self.answers.work() => {}
+            () = deaf(&self.broken, &self.due) => {}
+        }
     }
 
     /// Something failed: one line on standard error, unless the last one said the same.
@@ -269,9 +257,8 @@ impl Front {
 
     /// Ends it: what was said leaves, within a bound.
     pub async fn close(self) {
-        drop(self.out);
         // Whoever does not read his last lines by now has no use for them.
-        drop(timeout(FLUSH_PATIENCE, self.flushed).await);
+        drop(timeout(FLUSH_PATIENCE, self.answers.close()).await);
     }
 }
 
@@ -339,77 +326,16 @@ async fn raised(flag: &mut watch::Receiver<bool>) {
     }
 }
 
-fn read_lines(lines: &mpsc::Sender<Line>, line_max: usize) {
-    let mut framer = LineFramer::new(line_max);
-    let mut chunk = vec![0; 64 * 1024];
-    let mut input = std::io::stdin().lock();
-    loop {
-        let count = match input.read(&mut chunk) {
-            Ok(0) => break,
-            Ok(count) => count,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-            Err(_) => break,
-        };
-        framer.push(chunk.get(..count).unwrap_or_default());
-        while let Some(line) = framer.next() {
-            if lines.blocking_send(line).is_err() {
-                return;
-            }
-        }
-    }
-    if let Some(line) = framer.finish() {
-        // The loop may have ended already.
-        drop(lines.blocking_send(line));
-    }
-}
-
-fn write_lines(mut answers: mpsc::Receiver<Pieces>) -> std::io::Result<()> {
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    while let Some(first) = answers.blocking_recv() {
-        let mut next = Some(first);
-        // What waits already leaves in the same write.
-        while let Some(data) = next {
-            for segment in &data.one_line() {
-                out.write_all(segment)?;
-            }
-            out.write_all(b"\n")?;
-            next = answers.try_recv().ok();
-        }
-        out.flush()?;
-    }
-    Ok(())
-}
-
 /// Until the reader of standard output has gone, for a command that has no [`Front`]; for a file or
 /// a null device, for ever. Cancel safe.
 pub async fn unread() {
     let (to_broken, mut broken) = watch::channel(false);
-    let watched = std::thread::Builder::new()
-        .name("stdout watch".to_owned())
-        .spawn(move || watch_stdout(&to_broken));
+    let watched = thread::watch(to_broken);
     if let Err(error) = watched {
         // The next write tells it as well, only later.
         tracing::debug!(%error, "standard output is not watched");
     }
     raised(&mut broken).await;
-}
-
-/// Notices that the reader of standard output has gone although nothing is written. Blocks until
-/// then; for a file or a null device, for ever.
-fn watch_stdout(broken: &watch::Sender<bool>) {
-    let out = std::io::stdout();
-    // No event is asked for: errors and hang-ups are told anyway.
-    let mut polled = [PollFd::new(&out, PollFlags::empty())];
-    loop {
-        match poll(&mut polled, None) {
-            Ok(_) => {
-                broken.send_replace(true);
-                return;
-            }
-            Err(Errno::INTR) => {}
-            Err(_) => return,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 )]
 
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,18 +19,21 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use springline_proto::call::Connection;
 use springline_proto::error::{error_response, plain_error};
+use springline_proto::json::Pieces;
 use springline_proto::message::Message;
 use springline_proto::session::{Comeback, Downstream, Endpoint, Part};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, watch};
-use tokio::time::timeout;
+use tokio::time::{Sleep, sleep, timeout};
 
 use super::answer::{self, Answer};
 use super::frame::{ACK_EVERY, ACK_EVERY_BYTES, Frame, FrameReader, PROTOCOL};
 use super::hello::{ClientHello, GatewayHello, Token};
+use super::outgoing::{ENOUGH, Outgoing};
 use super::port::{Gate, OpenError, Parts, Principal, Session};
 use super::raised;
 use super::server::HttpServer;
+use crate::clock;
 
 /// The path that `connect` upgrades on.
 pub const PATH: &str = "/connect";
@@ -149,7 +153,8 @@ impl<G: Gate> Pipe<G> {
     where
         T: AsyncRead + AsyncWrite + Send + Unpin,
     {
-        let (read, mut write) = tokio::io::split(stream);
+        let (read, write) = tokio::io::split(stream);
+        let mut out = Outgoing::new(write);
         let mut reader = FrameReader::new(read, self.frame_max);
         let hello = match timeout(HELLO_PATIENCE, reader.next()).await?? {
             Some(Frame::Hello(json)) => ClientHello::parse(&json),
@@ -167,7 +172,8 @@ impl<G: Gate> Pipe<G> {
                 let names = self.server.gate().names();
                 let message = text_of(error, &self.endpoint, &names);
                 let text = serde_json::json!({"reason": reason, "message": message});
-                return Frame::End(text.to_string().into()).write(&mut write).await;
+                Frame::End(text.to_string().into()).put(&mut out);
+                return out.flush().await;
             }
         };
         let comeback = if is_resumed {
@@ -177,9 +183,8 @@ impl<G: Gate> Pipe<G> {
         };
         let (connection, mut parts) = session.attach(comeback);
         let Some(Part::Welcome(welcome)) = parts.next().await else {
-            return Frame::End(Bytes::from_static(ENDED))
-                .write(&mut write)
-                .await;
+            Frame::End(Bytes::from_static(ENDED)).put(&mut out);
+            return out.flush().await;
         };
         let acked = welcome.taken;
         let hello = GatewayHello {
@@ -187,12 +192,13 @@ impl<G: Gate> Pipe<G> {
             session: Some(Token::new(session.id())),
             welcome,
         };
-        Frame::Hello(hello.to_json()).write(&mut write).await?;
+        Frame::Hello(hello.to_json()).put(&mut out);
+        out.flush().await?;
         let owed = Notify::new();
         let mut cut = self.cut.clone();
         let left = tokio::select! {
             left = take(&session, connection, &mut reader, &owed) => left?,
-            given = self.give(&session, &mut parts, &mut write, &owed, acked) => {
+            given = self.give(&session, &mut parts, &mut out, &owed, acked) => {
                 given?;
                 Leave::Cut
             }
@@ -223,57 +229,94 @@ impl<G: Gate> Pipe<G> {
         &self,
         session: &Arc<G::Session>,
         parts: &mut <G::Session as Session>::Parts,
-        write: &mut W,
+        out: &mut Outgoing<W>,
         owed: &Notify,
         mut acked: u64,
     ) -> io::Result<()> {
         let mut stopping = self.stopping.clone();
         let mut is_told = false;
+        let mut heartbeat = std::pin::pin!(sleep(self.heartbeat));
         loop {
-            let frame = tokio::select! {
+            let said = tokio::select! {
                 biased;
-                part = parts.next() => match part {
-                    Some(Part::Frame { number, data }) => {
-                        acked = session.taken();
-                        Frame::Message { number, received: acked, body: data }
-                    }
-                    Some(
-                        Part::Begin
-                        | Part::Accepted
-                        | Part::Json(_)
-                    | Part::Open { .. }
-                    | Part::OpenEvent
-                    | Part::Bytes(_)
-                    | Part::Close { .. }
-                        | Part::Refuse { .. }
-                        | Part::Event { .. }
-                        | Part::Welcome(_)
-                    ) => continue,
-                    Some(Part::Cut | Part::End) | None => return Frame::End(Bytes::from_static(ENDED)).write(write).await,
-                },
+                part = parts.next() => Said::of(part),
+                // What was said in the same turn leaves in one write.
+                flushed = out.flush(), if !out.is_empty() => {
+                    flushed?;
+                    continue;
+                }
                 () = raised(&mut stopping), if !is_told => {
                     is_told = true;
-                    Frame::Note(Bytes::from_static(br#"{"stopping":true}"#))
+                    Frame::Note(Bytes::from_static(br#"{"stopping":true}"#)).put(out);
+                    continue;
                 }
-                () = pause(owed, self.heartbeat) => {
+                () = pause(owed, heartbeat.as_mut()) => {
+                    heartbeat.as_mut().reset(clock::now() + self.heartbeat);
                     let last = session.taken();
-                    if last == acked {
-                        continue;
+                    if last != acked {
+                        acked = last;
+                        Frame::Ack(last).put(out);
                     }
-                    acked = last;
-                    Frame::Ack(last)
+                    continue;
                 }
             };
-            frame.write(write).await?;
+            match said {
+                Said::Message { number, body } => {
+                    acked = session.taken();
+                    let received = acked;
+                    Frame::Message {
+                        number,
+                        received,
+                        body,
+                    }
+                    .put(out);
+                }
+                Said::Nothing => continue,
+                Said::End => {
+                    Frame::End(Bytes::from_static(ENDED)).put(out);
+                    return out.flush().await;
+                }
+            }
+            if out.len() >= ENOUGH {
+                out.flush().await?;
+            }
         }
     }
 }
 
-/// The last frame of a session that is over.
+/// What a part means to a client of the socket.
+enum Said {
+    Message { number: u64, body: Pieces },
+    Nothing,
+    End,
+}
+
+impl Said {
+    fn of(part: Option<Part>) -> Self {
+        match part {
+            Some(Part::Frame { number, data }) => Self::Message { number, body: data },
+            Some(
+                Part::Begin
+                | Part::Accepted
+                | Part::Json(_)
+                | Part::Open { .. }
+                | Part::OpenEvent
+                | Part::Bytes(_)
+                | Part::Close { .. }
+                | Part::Refuse { .. }
+                | Part::Event { .. }
+                | Part::Welcome(_),
+            ) => Self::Nothing,
+            Some(Part::Cut | Part::End) | None => Self::End,
+        }
+    }
+}
+
 /// The reason in the last frame for a client that came back to nothing, and asks for a server that
 /// there is not.
 pub const UNKNOWN_SERVER: &str = "unknown-server";
 
+/// The last frame of a session that is over.
 const ENDED: &[u8] = br#"{"reason":"session-ended"}"#;
 
 /// Takes the client's frames until it goes.
@@ -316,7 +359,10 @@ fn invalid(text: &'static str) -> io::Error {
 }
 
 /// Until an acknowledgement is owed, or the heartbeat has passed.
-async fn pause(owed: &Notify, heartbeat: Duration) {
+async fn pause(owed: &Notify, heartbeat: Pin<&mut Sleep>) {
     // Either is a reason to look.
-    drop(timeout(heartbeat, owed.notified()).await);
+    tokio::select! {
+        () = owed.notified() => {}
+        () = heartbeat => {}
+    }
 }

@@ -9,8 +9,10 @@
 use std::io;
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use springline_proto::json::{self, Pieces};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use springline_proto::json::Pieces;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
+
+use super::outgoing::Outgoing;
 
 /// The name of the protocol in `Upgrade`.
 pub const PROTOCOL: &str = "springline/1";
@@ -82,36 +84,20 @@ impl Frame {
         }
     }
 
-    /// Writes the frame and its line end, and flushes. Not cancel safe: half a line may be out.
-    pub async fn write(self, out: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
-        let (head, body) = match self {
-            Self::Hello(json) => ("H ".to_owned(), json.into()),
-            Self::Note(json) => ("N ".to_owned(), json.into()),
-            Self::End(json) => ("E ".to_owned(), json.into()),
-            Self::Ack(received) => (format!("A {received}"), Pieces::new()),
+    /// Adds the frame and its line end to what waits to be written.
+    pub fn put<W: AsyncWrite + Unpin>(self, out: &mut Outgoing<W>) {
+        match self {
+            Self::Hello(json) => out.put("H ", &json.into()),
+            Self::Note(json) => out.put("N ", &json.into()),
+            Self::End(json) => out.put("E ", &json.into()),
+            Self::Ack(received) => out.put(&format!("A {received}"), &Pieces::new()),
             Self::Message {
                 number,
                 received,
                 body,
-            } => (format!("M {number} {received} "), body.one_line()),
-            Self::Unknown => return Ok(()),
-        };
-        if body.len() < json::JOIN_MAX {
-            let mut line = Vec::with_capacity(head.len() + body.len() + 1);
-            line.extend_from_slice(head.as_bytes());
-            for segment in &body {
-                line.extend_from_slice(segment);
-            }
-            line.push(b'\n');
-            out.write_all(&line).await?;
-        } else {
-            out.write_all(head.as_bytes()).await?;
-            for segment in &body {
-                out.write_all(segment).await?;
-            }
-            out.write_all(b"\n").await?;
+            } => out.put(&format!("M {number} {received} "), &body.one_line()),
+            Self::Unknown => {}
         }
-        out.flush().await
     }
 }
 

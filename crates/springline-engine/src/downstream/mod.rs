@@ -14,6 +14,8 @@ pub mod frame;
 pub mod guard;
 pub mod hello;
 pub mod listen;
+pub mod local;
+pub mod outgoing;
 pub mod port;
 pub mod route;
 pub(crate) mod seat;

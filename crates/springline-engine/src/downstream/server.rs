@@ -15,13 +15,14 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::answer::Answer;
 use super::attach;
 use super::guard::Arrival;
+use super::local::LocalStream;
 use super::port::{Gate, OpenError, Principal};
 use super::raised;
 use super::route::{Desk, NoRoutes, Routes};
@@ -53,7 +54,7 @@ pub struct HttpServer<G> {
     seats: Arc<Seats>,
     /// A descriptor that is of use when there is no other.
     kept: Mutex<Option<File>>,
-    /// Where TCP connections run; on the runtime of their listener if there are none.
+    /// Where connections run; on the runtime of their listener if there are none.
     lanes: Lanes,
 }
 
@@ -84,7 +85,7 @@ impl<G: Gate> HttpServer<G> {
         Self::on_lanes(gate, settings, routes, Lanes::none())
     }
 
-    /// The same, with its TCP connections on these lanes.
+    /// The same, with its connections on these lanes.
     pub fn on_lanes(
         gate: G,
         settings: HttpSettings,
@@ -230,11 +231,23 @@ impl<G: Gate> HttpServer<G> {
         *self.live.borrow()
     }
 
-    fn connect<S>(self: &Arc<Self>, stream: S, arrival: Arrival)
-    where
-        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    {
-        spawn::named("http connection", Arc::clone(self).hold(stream, arrival));
+    /// Gives a connection of the socket to a lane. There is room for it: it is the user's own.
+    fn connect(self: &Arc<Self>, stream: UnixStream, arrival: Arrival) {
+        let server = Arc::clone(self);
+        let counted = Counted::new(&self.live);
+        // It leaves the reactor of the listener for that of the lane.
+        let moved = stream.into_std();
+        let held = async move {
+            match moved.and_then(LocalStream::new) {
+                Ok(stream) => server.converse(stream, arrival).await,
+                Err(error) => tracing::warn!(%error, "a connection could not be taken over"),
+            }
+            drop(counted);
+        };
+        match self.lanes.next() {
+            Some(lane) => lane.run("http connection", held),
+            None => drop(spawn::named("http connection", held)),
+        }
     }
 
     /// Serves a connection, counted while it lives.

@@ -2,17 +2,19 @@
 //!
 //! Owns: the upgrade, the hellos, and the bytes of frames. It must not know what they mean.
 
+use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
 use springline_engine::downstream::attach::{COMEBACK, UNKNOWN_SERVER};
 use springline_engine::downstream::frame::{Frame, FrameReader, PROTOCOL};
 use springline_engine::downstream::hello::{ClientHello, GatewayHello};
+use springline_engine::downstream::local::LocalStream;
+use springline_engine::downstream::outgoing::Outgoing;
 use springline_proto::json;
 use springline_proto::message::Message;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
 use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
 use super::ConnectArgs;
@@ -21,19 +23,29 @@ use super::refusal::AttachError;
 /// Bytes that the head of an answer to the upgrade may have.
 const HEAD_MAX: usize = 16 * 1024;
 
-/// A connection to the gateway.
+/// Bytes that may wait to be sent, besides one frame.
+const WAITING_MAX: usize = 256 * 1024;
+
+/// A connection to the gateway. Its halves are used at the same time.
 pub(super) struct Connection {
-    reader: FrameReader<OwnedReadHalf>,
-    write: OwnedWriteHalf,
+    pub(super) reader: Reader,
+    pub(super) writer: Writer,
 }
+
+/// The frames of the gateway.
+pub(super) struct Reader(FrameReader<ReadHalf<LocalStream>>);
+
+/// The frames for it.
+pub(super) struct Writer(Outgoing<WriteHalf<LocalStream>>);
 
 impl Connection {
     /// Upgrades a connection and exchanges hellos.
     pub(super) async fn open(
-        mut stream: UnixStream,
+        stream: UnixStream,
         args: &ConnectArgs,
         hello: &ClientHello,
     ) -> Result<(Self, GatewayHello), AttachError> {
+        let mut stream = LocalStream::new(stream.into_std()?)?;
         let server = args.server.as_ref().map(|name| format!("server={name}"));
         let comeback = hello.session.as_ref().map(|_| COMEBACK.to_owned());
         let wanted: Vec<String> = server.into_iter().chain(comeback).collect();
@@ -54,33 +66,64 @@ impl Connection {
                 (_, None) => AttachError::Refused(format!("status {status}")),
             });
         }
-        let (read, mut write) = stream.into_split();
-        Frame::Hello(hello.to_json()).write(&mut write).await?;
+        let (read, write) = tokio::io::split(stream);
+        let mut out = Outgoing::new(write);
+        Frame::Hello(hello.to_json()).put(&mut out);
+        out.flush().await?;
         let mut reader = FrameReader::new(read, args.body_max);
         match reader.next().await? {
-            Some(Frame::Hello(json)) => Ok((Self { reader, write }, GatewayHello::parse(&json))),
+            Some(Frame::Hello(json)) => {
+                let (reader, writer) = (Reader(reader), Writer(out));
+                Ok((Self { reader, writer }, GatewayHello::parse(&json)))
+            }
             Some(Frame::End(json)) => Err(ended(&json)),
             Some(_) => Err(AttachError::Refused(
                 "its first frame is no hello".to_owned(),
             )),
-            None => Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into()),
+            None => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
         }
-    }
-
-    /// The next frame; nothing when the gateway has closed. Cancel safe.
-    pub(super) async fn next(&mut self) -> std::io::Result<Option<Frame>> {
-        self.reader.next().await
-    }
-
-    /// Sends a frame. Not cancel safe.
-    pub(super) async fn send(&mut self, frame: Frame) -> std::io::Result<()> {
-        frame.write(&mut self.write).await
     }
 
     /// Says that we are done. The gateway may be gone already.
     pub(super) async fn end(mut self) {
-        let end = Frame::End(Bytes::from_static(br#"{"reason":"done"}"#));
-        drop(timeout(Duration::from_secs(1), end.write(&mut self.write)).await);
+        let out = &mut self.writer.0;
+        Frame::End(Bytes::from_static(br#"{"reason":"done"}"#)).put(out);
+        drop(timeout(Duration::from_secs(1), out.flush()).await);
+    }
+}
+
+impl Reader {
+    /// The next frame; nothing when the gateway has closed. Cancel safe.
+    pub(super) async fn next(&mut self) -> io::Result<Option<Frame>> {
+        self.0.next().await
+    }
+}
+
+impl Writer {
+    /// Adds a frame to what waits; waits itself while that is too much. Not cancel safe.
+    pub(super) async fn send(&mut self, frame: Frame) -> io::Result<()> {
+        frame.put(&mut self.0);
+        if self.0.len() > WAITING_MAX {
+            self.0.flush().await?;
+        }
+        Ok(())
+    }
+
+    /// Sends what waits. Cancel safe.
+    pub(super) async fn flush(&mut self) -> io::Result<()> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        self.0.flush().await
+    }
+
+    /// Sends what waits whenever that is possible; ends only when the connection is broken. Cancel
+    /// safe.
+    pub(super) async fn work(&mut self) -> io::Error {
+        match self.flush().await {
+            Ok(()) => std::future::pending().await,
+            Err(error) => error,
+        }
     }
 }
 
@@ -91,7 +134,7 @@ fn ended(json: &Bytes) -> AttachError {
         Some(text) if is_unknown => AttachError::Unknown(text),
         Some(text) => AttachError::Busy(text),
         // The session that was named ended at this moment.
-        None => std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into(),
+        None => io::Error::from(io::ErrorKind::UnexpectedEof).into(),
     }
 }
 
@@ -108,12 +151,12 @@ pub(super) fn is_stopping(note: &Bytes) -> bool {
             .is_some_and(|value| value.of(note) == b"true")
 }
 
-pub(super) async fn read_head(stream: &mut UnixStream) -> std::io::Result<String> {
+pub(super) async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<String> {
     let mut head = Vec::new();
     // Byte by byte: what follows the head belongs to the frames.
     while !head.ends_with(b"\r\n\r\n") {
         if head.len() == HEAD_MAX {
-            return Err(std::io::ErrorKind::InvalidData.into());
+            return Err(io::ErrorKind::InvalidData.into());
         }
         head.push(stream.read_u8().await?);
     }
@@ -121,7 +164,7 @@ pub(super) async fn read_head(stream: &mut UnixStream) -> std::io::Result<String
 }
 
 /// What the gateway says of a refused upgrade.
-async fn refusal(stream: &mut UnixStream, head: &str) -> Option<String> {
+async fn refusal(stream: &mut LocalStream, head: &str) -> Option<String> {
     let length = head.lines().find_map(|line| {
         let (name, value) = line.split_once(':')?;
         name.eq_ignore_ascii_case("content-length")

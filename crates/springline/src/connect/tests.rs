@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use springline_engine::downstream::frame::{Frame, FrameReader};
 use springline_engine::downstream::hello::{ClientHello, GatewayHello, Token};
+use springline_engine::downstream::outgoing::Outgoing;
 use springline_proto::session::{Fate, Welcome};
 use tempfile::TempDir;
 use tokio::io::AsyncWriteExt as _;
@@ -110,8 +111,9 @@ impl Gateway {
             session: Some(Token::new("secret")),
             welcome,
         };
-        let hello = Frame::Hello(hello.to_json());
-        hello.write(&mut self.write).await.unwrap();
+        let mut out = Outgoing::new(&mut self.write);
+        Frame::Hello(hello.to_json()).put(&mut out);
+        out.flush().await.unwrap();
     }
 
     /// The next message, or nothing when the client says that it is done.

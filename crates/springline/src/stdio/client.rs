@@ -10,7 +10,9 @@ use springline_proto::json::Pieces;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout};
 
-use super::{ANSWERS_MAX, Front, LINES_MAX};
+use super::Front;
+use super::line::{Answers, Lines};
+use super::thread::{ANSWERS_MAX, LINES_MAX};
 
 /// The other end of a [`Front`] that has no process around it.
 pub(crate) struct Client {
@@ -30,9 +32,8 @@ impl Client {
         let pending = HashSet::new();
         let front = Front {
             name: "test",
-            lines: Some(lines),
-            out,
-            flushed,
+            lines: Some(Lines::Thread(lines)),
+            answers: Answers::Thread { out, flushed },
             broken: is_broken,
             due,
             pending,
