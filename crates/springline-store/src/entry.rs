@@ -76,7 +76,11 @@ impl Entries {
         unkept += joiner.torn;
         // Parts that nothing names any more, after a crash between two of them.
         if !joiner.stray.is_empty() {
-            store.apply(&joiner.stray)?;
+            match store.apply(&joiner.stray) {
+                // On a full disk they go later.
+                Ok(_) | Err(StoreError::Pending { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok(Self {
             store,

@@ -27,6 +27,8 @@ const CONTENT: [&str; 7] = [
     "results",
 ];
 const SET_ASIDE_MAX: u32 = 99;
+/// The start of the name of an empty file that holds an ordinal.
+const MARK: &str = "start-";
 /// Written and removed to find out whether the folder takes writes.
 const PROBE_FILE: &str = "probe";
 const PROBE_LEN: usize = 1 << 20;
@@ -36,6 +38,15 @@ const PROBE_LEN: usize = 1 << 20;
 pub struct StateFolder {
     /// Without symlinks.
     path: PathBuf,
+}
+
+/// What a look at a small file finds.
+#[derive(Debug)]
+pub(crate) enum Look {
+    Absent,
+    Content(Vec<u8>),
+    /// It breaks a rule, and nothing of it was read.
+    Breach(Reason),
 }
 
 /// Something in the state folder that was not as it should be. It never stops the gateway.
@@ -303,17 +314,37 @@ impl StateFolder {
         len_max: u64,
         findings: &mut Vec<Finding>,
     ) -> Result<Option<Vec<u8>>, FolderError> {
-        if !self.admit(&[name], len_max, findings)? {
-            return Ok(None);
+        match self.look(name, len_max, findings)? {
+            Look::Content(bytes) => Ok(Some(bytes)),
+            Look::Absent => Ok(None),
+            Look::Breach(reason) => {
+                findings.push(self.set_aside(&[name], reason)?);
+                Ok(None)
+            }
+        }
+    }
+
+    /// As [`Self::read`], but a file that breaks the rules stays where it is.
+    pub(crate) fn look(
+        &self,
+        name: &str,
+        len_max: u64,
+        findings: &mut Vec<Finding>,
+    ) -> Result<Look, FolderError> {
+        if let Some(reason) = self.breach(name, len_max, findings)? {
+            return Ok(Look::Breach(reason));
         }
         let path = self.join(name);
         let mut bytes = Vec::new();
-        open_options()
+        let read = open_options()
             .read(true)
             .open(&path)
-            .and_then(|file| file.take(len_max + 1).read_to_end(&mut bytes))
-            .map_err(failure("read", &path))?;
-        Ok(Some(bytes))
+            .and_then(|file| file.take(len_max + 1).read_to_end(&mut bytes));
+        match read {
+            Ok(_) => Ok(Look::Content(bytes)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Look::Absent),
+            Err(error) => Err(failure("read", &path)(error)),
+        }
     }
 
     /// Replaces a small file: after a crash or a power cut it is the old one or the new one, whole.
@@ -381,6 +412,47 @@ impl StateFolder {
         written
             .and(remove())
             .map_err(failure("write to", &self.path))
+    }
+
+    /// The highest ordinal that was marked in this folder with [`Self::mark`], 0 without one.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn marked(&self) -> Result<u64, FolderError> {
+        Ok(self.marks()?.into_iter().max().unwrap_or(0))
+    }
+
+    fn marks(&self) -> Result<Vec<u64>, FolderError> {
+        let failed = failure("read", &self.path);
+        let mut marks = Vec::new();
+        for file in fs::read_dir(&self.path).map_err(&failed)? {
+            let name = file.map_err(&failed)?.file_name();
+            let ordinal = name.to_str().and_then(|name| name.strip_prefix(MARK));
+            marks.extend(ordinal.and_then(|text| text.parse::<u64>().ok()));
+        }
+        Ok(marks)
+    }
+
+    /// Notes an ordinal that must not come twice by the name of an empty file: a full disk mostly has room
+    /// for a name. Blocks on the disk.
+    ///
+    /// # Errors
+    /// The name cannot be made.
+    pub fn mark(&self, ordinal: u64) -> Result<(), FolderError> {
+        let before = self.marks()?;
+        let name = |ordinal: u64| format!("{MARK}{ordinal}");
+        let write = || {
+            self.create(&name(ordinal))?;
+            self.sync()?;
+            for old in before.into_iter().filter(|old| *old < ordinal) {
+                match fs::remove_file(self.join(&name(old))) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    Ok(()) | Err(_) => {}
+                }
+            }
+            Ok(())
+        };
+        write().map_err(failure("write to", &self.path))
     }
 
     /// Makes new names and removals power-durable.
@@ -525,6 +597,18 @@ mod tests {
         // Even root cannot write a file where a folder stands.
         fs::create_dir(folder.join(PROBE_FILE)).unwrap();
         assert!(folder.probe().is_err());
+    }
+
+    #[test]
+    fn a_marked_ordinal_is_the_highest_one_and_leaves_one_name() {
+        let (_home, folder) = folder();
+        assert_eq!(folder.marked().unwrap(), 0);
+        for ordinal in [3, 12, 13] {
+            folder.mark(ordinal).unwrap();
+            assert_eq!(folder.marked().unwrap(), ordinal);
+        }
+        assert!(folder.mark(13).is_err(), "it does not come twice");
+        assert!(!folder.join("start-12").exists());
     }
 
     #[test]

@@ -23,8 +23,11 @@ use crate::folder::FolderError;
 use crate::record::Seq;
 
 pub use self::file::FileJournal;
+pub(crate) use self::file::boot;
 #[cfg(any(test, feature = "conformance"))]
 pub use self::form::fuzz_segment;
+#[cfg(test)]
+pub(crate) use self::tail::on_full_disk;
 
 /// How many calls may be open at once (I8): 10,000 sessions with a dozen calls each.
 pub const OPEN_CALLS_MAX: usize = 128 << 10;

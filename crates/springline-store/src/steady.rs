@@ -50,7 +50,7 @@ impl Ear {
         *self.0.lock() = Some(Arc::new(listener));
     }
 
-    /// No lock is held while the listener is called.
+    /// The lock of what is listened to must not be held for writing.
     fn tell(&self, turn: Turn) {
         let listener = self.0.lock().clone();
         if let Some(listener) = listener {

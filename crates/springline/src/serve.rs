@@ -41,7 +41,7 @@ const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 /// What to do about a state folder that cannot be used.
 const STATE_ADVICE: &str =
-    "make the state folder writable for this user, or choose another with --state-dir";
+    "make the state folder writable, and room on its disk, or choose another with --state-dir";
 
 /// What to do about a gateway that runs already.
 const OTHER_PLACE: &str =
@@ -75,6 +75,7 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
         Ok(claims) => claims,
         Err(exit) => return Ok(exit),
     };
+    survive_limits()?;
     let (rest, findings) = Rest::open(&config.settings.state_dir).map_err(unusable)?;
     for finding in &findings {
         crate::say(&format!("state folder: {finding}"));
@@ -94,7 +95,6 @@ pub(crate) async fn run(args: ServeArgs) -> anyhow::Result<Exit> {
     }
     let mut stops = Stops::new(&admin)?;
     let hangup = signal(SignalKind::hangup())?;
-    survive_limits()?;
     let config = Arc::new(Mutex::new(config));
     let reloader = Reloader::new(
         origin,

@@ -53,11 +53,13 @@ impl Health {
                 events.record("store.failed", facts);
             }
             Turn::Recovered { findings } => {
-                let since = {
-                    let mut held = self.held.lock();
-                    let at = held.iter().position(|held| held.what == what);
-                    at.map(|at| held.remove(at).since)
-                };
+                let is_it = |held: &Unwritable| held.what == what;
+                let since = self
+                    .held
+                    .lock()
+                    .iter()
+                    .find(|held| is_it(held))
+                    .map(|held| held.since);
                 let down = since.and_then(|since| clock::wall().duration_since(since).ok());
                 let down_ms = down.and_then(|down| u64::try_from(down.as_millis()).ok());
                 // The write that failed may have been cut short.
@@ -72,6 +74,12 @@ impl Health {
                 );
                 facts.insert("downMs".to_owned(), down_ms.into());
                 events.record("store.recovered", facts);
+                // Last of all: who finds that it is well again finds the event too. It may have failed anew by
+                // now, which comes after this one.
+                let mut held = self.held.lock();
+                if let Some(at) = held.iter().position(is_it) {
+                    held.remove(at);
+                }
             }
         }
     }

@@ -126,7 +126,7 @@ impl Rest {
             health: Arc::default(),
             digests,
             memory: Arc::new(entries),
-            start: next_start(&*store).map_err(|error| failed(&error))?,
+            start: next_start(&*store, &state).map_err(|error| failed(&*error))?,
             dormant: Mutex::default(),
             claims: Mutex::default(),
             past: Mutex::default(),
@@ -282,14 +282,19 @@ impl Rest {
     }
 }
 
-/// Counts this start.
-fn next_start(store: &dyn Store) -> Result<u64, springline_store::StoreError> {
+/// Counts this start. Where the count cannot be written, its place is taken by a name in the folder: after
+/// a kill the next start must have another ordinal all the same.
+fn next_start(store: &dyn Store, folder: &StateFolder) -> Result<u64, Box<dyn std::error::Error>> {
     let held = store.get(Kind::Meta, STARTS)?;
     let last = held
         .and_then(|value| value.as_ref().try_into().ok())
         .map_or(0, u64::from_be_bytes);
-    let start = last.saturating_add(1);
-    store.apply(&[Op::put(Kind::Meta, STARTS, start.to_be_bytes().to_vec())])?;
+    let start = last.max(folder.marked()?).saturating_add(1);
+    match store.apply(&[Op::put(Kind::Meta, STARTS, start.to_be_bytes().to_vec())]) {
+        Ok(_) => {}
+        Err(StoreError::Pending { .. }) => folder.mark(start)?,
+        Err(error) => return Err(error.into()),
+    }
     Ok(start)
 }
 

@@ -106,6 +106,17 @@ impl FileJournal {
         folder: &StateFolder,
         boot: [u8; 16],
     ) -> Result<(Self, Recovered, Vec<Finding>), JournalError> {
+        let (journal, recovered, findings) = Self::open_or_read(folder, boot)?;
+        Ok((journal?, recovered, findings))
+    }
+
+    /// As [`FileJournal::open`], but a disk without room for a new segment is told beside what the old ones
+    /// hold, which stay as they are.
+    #[expect(clippy::type_complexity, reason = "the parts of what is opened")]
+    pub(crate) fn open_or_read(
+        folder: &StateFolder,
+        boot: [u8; 16],
+    ) -> Result<(Result<Self, JournalError>, Recovered, Vec<Finding>), JournalError> {
         let opened = |error: FolderError| JournalError::Open(Arc::new(error));
         let mut findings = Vec::new();
         let folder = folder.inner(FOLDER, &mut findings).map_err(opened)?;
@@ -113,9 +124,17 @@ impl FileJournal {
         findings.append(&mut scan.findings);
         let recovered = recover(&scan);
         let failed_to_write = failure("write", folder.path());
-        let shared = Shared::start(folder, &scan, &recovered, boot)
-            .map_err(|error| opened(failed_to_write(error)))?;
-        let shared = Arc::new(shared);
+        let shared = match Shared::start(folder.clone(), &scan, &recovered, boot) {
+            Ok(shared) => Arc::new(shared),
+            Err(error) if is_full(&error) => {
+                let error = opened(failed_to_write(error));
+                return Ok((Err(error), recovered, findings));
+            }
+            Err(error) => return Err(opened(failed_to_write(error))),
+        };
+        for (name, reason) in scan.aside {
+            findings.push(folder.set_aside(&[&name], reason).map_err(opened)?);
+        }
         let own = Arc::clone(&shared);
         let beat = Beat::start("springline-journal", move || {
             own.sync().map_err(|error| error.to_string().into())
@@ -123,7 +142,7 @@ impl FileJournal {
         .map_err(|error| failed(&error))?;
         // What was read goes once the open calls are on the disk again; a start does not wait for it.
         beat.mark(shared.seq.load(Ordering::Acquire));
-        Ok((Self { shared, beat }, recovered, findings))
+        Ok((Ok(Self { shared, beat }), recovered, findings))
     }
 }
 
@@ -416,7 +435,10 @@ fn birth(
         boot,
     });
     let file = folder.create(&name(ordinal))?;
-    let tail = Tail::new(file, (HEADER_LEN + count * RECORD_LEN) as u64)?;
+    let tail = Tail::new(file, (HEADER_LEN + count * RECORD_LEN) as u64).inspect_err(|_| {
+        // It holds nothing. Should it stay it is read as empty, and removed later.
+        fs::remove_file(folder.join(&name(ordinal))).unwrap_or_default();
+    })?;
     let at = tail.claim(HEADER_LEN as u64).ok_or_else(no_room)?;
     tail.store(at, &header);
     Ok((Arc::new(Segment { ordinal, salt }), tail))
@@ -433,10 +455,18 @@ fn shard_of(call: CallId) -> usize {
 }
 
 /// Tells one boot of the machine from the next; zeros where the system does not say.
-fn boot() -> [u8; 16] {
+pub(crate) fn boot() -> [u8; 16] {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     u128::from_str_radix(&digits, 16).map_or([0; 16], u128::to_be_bytes)
+}
+
+/// Whether files cannot grow now, which may pass.
+fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    )
 }
 
 /// Cannot be: room is made for as much as is stored.

@@ -1,7 +1,7 @@
 //! What a journal folder holds at the start.
 //!
-//! Owns the reading of segments, in their order, into the calls that are open. Must not write
-//! anything but set files aside.
+//! Owns the reading of segments, in their order, into the calls that are open. Must not write anything,
+//! nor set a file aside: what it says of the others must stand until they need it no more.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::form::{self, Line, Segment};
 use super::{CallEntry, CallId, place};
-use crate::folder::{Finding, FolderError, Reason, StateFolder, failure};
+use crate::folder::{Finding, FolderError, Look, Reason, StateFolder, failure};
 
 /// Longer than any segment that we write: a full one, one append, and all open calls carried over, in
 /// whole steps of its growth.
@@ -26,6 +26,16 @@ pub(super) struct Scan {
     /// See [`super::Recovered::incomplete`].
     pub(super) incomplete: bool,
     pub(super) findings: Vec<Finding>,
+    /// Files that do not count, to be set aside once the open calls are written elsewhere: a start that
+    /// fails before that must leave the next one to doubt what this one does (I4).
+    pub(super) aside: Vec<(String, Reason)>,
+}
+
+impl Scan {
+    fn pass_over(&mut self, name: String, reason: Reason) {
+        self.aside.push((name, reason));
+        self.incomplete = true;
+    }
 }
 
 pub(super) fn name(ordinal: u64) -> String {
@@ -34,7 +44,8 @@ pub(super) fn name(ordinal: u64) -> String {
 
 fn ordinal_of(name: &str) -> Option<u64> {
     let ordinal = name.strip_prefix("calls-")?.parse().ok()?;
-    (self::name(ordinal) == name).then_some(ordinal)
+    // None comes after the last one of all, so it is never given.
+    (self::name(ordinal) == name && ordinal < u64::MAX).then_some(ordinal)
 }
 
 pub(super) fn scan(folder: &StateFolder, boot: [u8; 16]) -> Result<Scan, FolderError> {
@@ -78,11 +89,13 @@ fn read_one(
     scan: &mut Scan,
 ) -> Result<Option<Trust>, FolderError> {
     let name = name(ordinal);
-    let before = scan.findings.len();
-    let Some(bytes) = folder.read(&name, SEGMENT_LEN_MAX, &mut scan.findings)? else {
-        // Set aside, or gone: its entries are missing.
-        scan.incomplete |= scan.findings.len() > before;
-        return Ok(None);
+    let bytes = match folder.look(&name, SEGMENT_LEN_MAX, &mut scan.findings)? {
+        Look::Content(bytes) => bytes,
+        Look::Absent => return Ok(None),
+        Look::Breach(reason) => {
+            scan.pass_over(name, reason);
+            return Ok(None);
+        }
     };
     let segment = match form::read(&bytes) {
         Ok(Some(segment)) if segment.header.ordinal == ordinal => segment,
@@ -94,8 +107,14 @@ fn read_one(
             scan.findings.extend(torn_finding(folder, &name, torn));
             return Ok(None);
         }
-        Ok(Some(_)) => return set_aside(folder, &name, Reason::Foreign, scan),
-        Err(reason) => return set_aside(folder, &name, reason, scan),
+        Ok(Some(_)) => {
+            scan.pass_over(name, Reason::Foreign);
+            return Ok(None);
+        }
+        Err(reason) => {
+            scan.pass_over(name, reason);
+            return Ok(None);
+        }
     };
     scan.read.push(ordinal);
     let mut closed = false;
@@ -138,15 +157,4 @@ fn torn_finding(folder: &StateFolder, name: &str, len: usize) -> Option<Finding>
         kept: None,
         reason: Reason::Torn { len: len as u64 },
     })
-}
-
-fn set_aside(
-    folder: &StateFolder,
-    name: &str,
-    reason: Reason,
-    scan: &mut Scan,
-) -> Result<Option<Trust>, FolderError> {
-    scan.findings.push(folder.set_aside(&[name], reason)?);
-    scan.incomplete = true;
-    Ok(None)
 }

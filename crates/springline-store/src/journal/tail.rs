@@ -137,10 +137,28 @@ fn map(file: &File, start: u64, end: u64) -> io::Result<MmapRaw> {
     MmapOptions::new().offset(start).len(len).map_raw(file)
 }
 
+#[cfg(test)]
+thread_local! {
+    static FULL: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Runs something on a disk that is full for its thread.
+#[cfg(test)]
+pub(crate) fn on_full_disk<T>(run: impl FnOnce() -> T) -> T {
+    FULL.set(true);
+    let result = run();
+    FULL.set(false);
+    result
+}
+
 /// Gives a file space that is really there, and reads as zeros.
 fn allocate(file: &File, from: u64, len: u64) -> io::Result<()> {
     if len == 0 {
         return Ok(());
+    }
+    #[cfg(test)]
+    if FULL.get() {
+        return Err(Errno::NOSPC.into());
     }
     let result = retry_on_intr(|| fallocate(file, FallocateFlags::empty(), from, len));
     match result {

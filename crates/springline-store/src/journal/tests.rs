@@ -34,7 +34,10 @@ impl Home {
         let (folder, _) = StateFolder::open(self.dir.path()).unwrap();
         let folder = folder.inner("journal", &mut Vec::new()).unwrap();
         let mut scan = scan::scan(&folder, BOOT).unwrap();
-        let findings = std::mem::take(&mut scan.findings);
+        let mut findings = std::mem::take(&mut scan.findings);
+        for (name, reason) in &scan.aside {
+            findings.push(folder.set_aside(&[name], reason.clone()).unwrap());
+        }
         (file::recover(&scan), findings)
     }
 
@@ -90,8 +93,13 @@ fn accepted(number: u64) -> CallEntry {
 }
 
 fn sent(number: u64) -> CallEntry {
-    let generation = Generation(number + 100);
-    entry(number, CallState::Sent { generation })
+    entry(number, sent_to(number + 100))
+}
+
+fn sent_to(generation: u64) -> CallState {
+    CallState::Sent {
+        generation: Generation(generation),
+    }
 }
 
 fn answered(number: u64) -> CallEntry {
@@ -424,6 +432,36 @@ fn foreign_files_and_symlinks_are_set_aside_and_the_rest_is_read() {
     assert!(reasons.contains(&Reason::Foreign) && reasons.contains(&Reason::Symlink));
     assert!(folder.join("calls-0000000000000007.set-aside-1").exists());
     assert!(folder.join("readme").exists());
+}
+
+#[test]
+fn what_a_start_without_room_doubts_the_next_one_doubts_too() {
+    let home = Home::new();
+    let (journal, ..) = home.open();
+    journal.append(&[accepted(1), accepted(2)]).unwrap();
+    journal.append(&[sent(1)]).unwrap();
+    // Who knows what it said of them.
+    let strange = home.dir.path().join("journal/calls-0000000000000007");
+    fs::write(&strange, "not ours, whatever it is").unwrap();
+    let doubted = [sent(1), entry(2, sent_to(0))];
+    let (folder, _) = StateFolder::open(home.dir.path()).unwrap();
+    for _ in 0..2 {
+        let before = home.segments();
+        let (journal, recovered, _) =
+            on_full_disk(|| FileJournal::open_or_read(&folder, BOOT)).unwrap();
+        assert!(matches!(journal.unwrap_err(), JournalError::Open(_)));
+        assert!(recovered.incomplete);
+        assert_eq!(recovered.open, doubted);
+        assert_eq!(home.segments(), before, "all as it was");
+    }
+    let (journal, recovered, findings) = home.open();
+    assert_eq!(recovered.open, doubted);
+    assert_eq!(findings.last().unwrap().reason, Reason::Foreign);
+    assert!(!strange.exists());
+    drop(journal);
+    let (_, recovered, _) = home.open();
+    assert!(!recovered.incomplete);
+    assert_eq!(recovered.open, doubted);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::{Attempt, Ear, MEND_PAUSE, Turn, attempt_until_over};
 use crate::folder::{Finding, StateFolder};
 use crate::journal::{
     APPEND_MAX, CallEntry, CallId, CallState, FileJournal, Journal, JournalError, OPEN_CALLS_MAX,
-    Recovered, place,
+    Recovered, boot, place,
 };
 use crate::record::Seq;
 
@@ -45,12 +45,38 @@ struct Shared {
     pause: Duration,
 }
 
-struct State {
+pub(super) struct State {
     /// None while it is being opened again.
     inner: Option<Arc<dyn Journal>>,
     /// Which of the journals that were opened one after the other this is.
     epoch: u64,
     outage: Option<Outage>,
+}
+
+impl State {
+    pub(super) fn of(inner: Arc<dyn Journal>) -> Self {
+        Self {
+            inner: Some(inner),
+            epoch: 0,
+            outage: None,
+        }
+    }
+
+    /// Nothing can be written from the start; the disk holds these calls.
+    pub(super) fn without(cause: Arc<str>, held: &Recovered) -> Self {
+        let open = held.open.iter();
+        let outage = Outage {
+            cause,
+            is_mending: true,
+            unsent: open.clone().filter_map(unsent).collect(),
+            wanted: open.map(|entry| (entry.call, *entry)).collect(),
+        };
+        Self {
+            inner: None,
+            epoch: 0,
+            outage: Some(outage),
+        }
+    }
 }
 
 struct Outage {
@@ -64,12 +90,21 @@ struct Outage {
 }
 
 impl SteadyJournal {
-    /// The journal of a state folder, and which calls are open.
+    /// The journal of a state folder, and which calls are open. On a full disk it begins as one whose
+    /// write failed: with what the old files hold, and opened again once there is room.
     ///
     /// # Errors
-    /// As [`FileJournal::open`].
+    /// As [`FileJournal::open`], but for a full disk.
     pub fn open(folder: &StateFolder) -> Result<(Self, Recovered, Vec<Finding>), JournalError> {
-        let (journal, recovered, findings) = FileJournal::open(folder)?;
+        Self::open_every(MEND_PAUSE, folder)
+    }
+
+    /// As [`SteadyJournal::open`], with a pause between two attempts.
+    pub(super) fn open_every(
+        pause: Duration,
+        folder: &StateFolder,
+    ) -> Result<(Self, Recovered, Vec<Finding>), JournalError> {
+        let (journal, recovered, findings) = FileJournal::open_or_read(folder, boot())?;
         let folder = folder.clone();
         let open = move || -> Opened {
             // An attempt leaves a file behind when it fails half-way.
@@ -80,7 +115,15 @@ impl SteadyJournal {
                 (journal, recovered, findings)
             })
         };
-        let journal = Self::over(Arc::new(journal), Box::new(open), MEND_PAUSE);
+        let state = match journal {
+            Ok(journal) => State::of(Arc::new(journal)),
+            Err(error) => State::without(told(&error), &recovered),
+        };
+        let is_out = state.outage.is_some();
+        let journal = Self::in_state(state, Box::new(open), pause);
+        if is_out {
+            journal.shared.mend();
+        }
         Ok((journal, recovered, findings))
     }
 
@@ -91,11 +134,10 @@ impl SteadyJournal {
     }
 
     pub(super) fn over(inner: Arc<dyn Journal>, open: Opener, pause: Duration) -> Self {
-        let state = State {
-            inner: Some(inner),
-            epoch: 0,
-            outage: None,
-        };
+        Self::in_state(State::of(inner), open, pause)
+    }
+
+    pub(super) fn in_state(state: State, open: Opener, pause: Duration) -> Self {
         Self {
             shared: Arc::new(Shared {
                 state: RwLock::new(state),
@@ -109,8 +151,11 @@ impl SteadyJournal {
     /// Has every turn told from now on, and the present one if it is bad. The listener must not write to
     /// the journal.
     pub fn listen(&self, listener: impl Fn(Turn) + Send + Sync + 'static) {
+        // Held meanwhile, so that its end is not told before it.
+        let state = self.shared.state.read();
         self.shared.ear.set(Box::new(listener));
-        if let Some(cause) = self.failure() {
+        if let Some(outage) = &state.outage {
+            let cause = Arc::clone(&outage.cause);
             self.shared.ear.tell(Turn::Failed { cause });
         }
     }

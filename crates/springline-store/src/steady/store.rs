@@ -103,8 +103,11 @@ impl SteadyStore {
     /// Has every turn told from now on, and the present one if it is bad. The listener must not write to
     /// the store.
     pub fn listen(&self, listener: impl Fn(Turn) + Send + Sync + 'static) {
+        // Held meanwhile, so that its end is not told before it.
+        let state = self.shared.state.read();
         self.shared.ear.set(Box::new(listener));
-        if let Some(cause) = self.failure() {
+        if let Some(outage) = &state.outage {
+            let cause = Arc::clone(&outage.cause);
             self.shared.ear.tell(Turn::Failed { cause });
         }
     }

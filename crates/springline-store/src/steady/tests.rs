@@ -11,6 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use springline_proto::call::Generation;
 
+use super::journal::State;
 use super::store::told;
 use super::{Noted, SteadyJournal, SteadyStore, Turn};
 use crate::conformance::{Model, apply_to_model, batch, check_entry_memory, check_store, content};
@@ -20,7 +21,8 @@ use crate::embedded::EmbeddedStore;
 use crate::entry::Entries;
 use crate::folder::StateFolder;
 use crate::journal::{
-    Answer, CallEntry, CallId, CallState, FileJournal, Journal, JournalError, MemoryJournal,
+    Answer, CallEntry, CallId, CallState, FileJournal, Journal, JournalError, MemoryJournal, boot,
+    on_full_disk,
 };
 use crate::record::{Kind, Op, Store, StoreError};
 use crate::result::Results;
@@ -330,7 +332,20 @@ impl Paper {
         let (folder, _) = StateFolder::open(home.path()).unwrap();
         let (journal, _) = CrashJournal::open(&folder).unwrap();
         let journal = Arc::new(journal);
-        let present = Arc::new(Mutex::new(Arc::downgrade(&journal)));
+        Self::in_folder(home, folder, |present| {
+            *present = Arc::downgrade(&journal);
+            State::of(journal)
+        })
+    }
+
+    fn in_folder(
+        home: tempfile::TempDir,
+        folder: StateFolder,
+        state: impl FnOnce(&mut Weak<CrashJournal>) -> State,
+    ) -> Self {
+        let mut present = Weak::new();
+        let state = state(&mut present);
+        let present = Arc::new(Mutex::new(present));
         let is_well = Arc::new(AtomicBool::new(true));
         let appends = Arc::new(Mutex::new((u64::MAX, 0)));
         let parts = (
@@ -352,7 +367,7 @@ impl Paper {
             let journal: Arc<dyn Journal> = journal;
             Ok((journal, recovered, Vec::new()))
         };
-        let journal = SteadyJournal::over(journal, Box::new(open), NEVER);
+        let journal = SteadyJournal::in_state(state, Box::new(open), NEVER);
         Self {
             _home: home,
             folder,
@@ -381,22 +396,41 @@ impl Paper {
 
     /// What the next process reads after a kill.
     fn crashed(&self) -> BTreeMap<CallId, CallEntry> {
-        // Meanwhile the thread of the journal removes old files, the oldest one first, and changes nothing
-        // else. So with all that were listed a copy is the folder as it was then; with one of them gone it
-        // is that of no moment, and is made anew.
-        let copy = loop {
-            let copy = tempfile::tempdir().unwrap();
-            match copy_files(self.folder.path(), copy.path()) {
-                Ok(()) => break copy,
-                Err(error) => assert_eq!(error.kind(), io::ErrorKind::NotFound),
-            }
-        };
-        let (folder, _) = StateFolder::open(copy.path()).unwrap();
-        let (_, recovered, _) = FileJournal::open(&folder).unwrap();
-        assert!(!recovered.incomplete);
-        let open = recovered.open.into_iter();
-        open.map(|entry| (entry.call, entry)).collect()
+        crashed(&self.folder)
     }
+
+    /// The next process after a kill, which finds no room for a file of its own.
+    fn again_without_room(&self) -> Self {
+        let (home, folder) = killed(&self.folder);
+        let (_, recovered, _) =
+            on_full_disk(|| FileJournal::open_or_read(&folder, boot())).unwrap();
+        let state = State::without("no space".into(), &recovered);
+        Self::in_folder(home, folder, |_| state)
+    }
+}
+
+/// What a kill leaves of a journal's folder.
+fn killed(folder: &StateFolder) -> (tempfile::TempDir, StateFolder) {
+    // Meanwhile the thread of the journal removes old files, the oldest one first, and changes nothing
+    // else. So with all that were listed a copy is the folder as it was then; with one of them gone it
+    // is that of no moment, and is made anew.
+    let copy = loop {
+        let copy = tempfile::tempdir().unwrap();
+        match copy_files(folder.path(), copy.path()) {
+            Ok(()) => break copy,
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::NotFound),
+        }
+    };
+    let (folder, _) = StateFolder::open(copy.path()).unwrap();
+    (copy, folder)
+}
+
+fn crashed(folder: &StateFolder) -> BTreeMap<CallId, CallEntry> {
+    let (_home, folder) = killed(folder);
+    let (_, recovered, _) = FileJournal::open(&folder).unwrap();
+    assert!(!recovered.incomplete);
+    let open = recovered.open.into_iter();
+    open.map(|entry| (entry.call, entry)).collect()
 }
 
 fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
@@ -455,12 +489,75 @@ fn a_call_that_the_disk_may_hold_as_accepted_does_not_leave_and_others_do() {
     }
 }
 
+#[test]
+fn a_start_on_a_full_disk_knows_the_calls_of_before_and_notes_their_ends_when_there_is_room() {
+    let home = tempfile::tempdir().unwrap();
+    let (folder, _) = StateFolder::open(home.path()).unwrap();
+    let (journal, ..) = SteadyJournal::open_every(NEVER, &folder).unwrap();
+    let accepted = (1..=4).map(|number| entry(number, CallState::Accepted));
+    journal.note(&accepted.collect::<Vec<_>>()).unwrap();
+    journal.note(&[entry(2, SENT), entry(3, ANSWERED)]).unwrap();
+    journal.note(&[entry(4, CallState::Settled)]).unwrap();
+    let before = [
+        entry(1, CallState::Accepted),
+        entry(2, SENT),
+        entry(3, ANSWERED),
+    ];
+    let held = |entries: &[CallEntry]| -> BTreeMap<_, _> {
+        entries.iter().map(|entry| (entry.call, *entry)).collect()
+    };
+
+    let (_home, folder) = killed(&folder);
+    drop(journal);
+    let files = || fs::read_dir(folder.join("journal")).unwrap().count();
+    let start = || SteadyJournal::open_every(NEVER, &folder);
+    // A start like that leaves nothing behind, and the one after a kill knows no less.
+    drop(on_full_disk(start).unwrap());
+    let (journal, recovered, _) = on_full_disk(start).unwrap();
+    assert!(!recovered.incomplete);
+    assert_eq!(recovered.open, before);
+    assert_eq!(files(), 1);
+    let cause = journal.failure().unwrap();
+    assert!(cause.contains("No space"), "{cause}");
+    assert!(!on_full_disk(|| journal.reopen()));
+
+    let refused = journal.note(&[entry(1, SENT)]);
+    assert!(matches!(refused, Err(JournalError::Poisoned { .. })));
+    let unknown = CallState::Answered {
+        answer: Answer::Unknown,
+    };
+    let later = [
+        entry(1, ANSWERED),
+        entry(2, unknown),
+        entry(3, CallState::Settled),
+        entry(5, CallState::Accepted),
+        entry(5, SENT),
+    ];
+    for entry in later {
+        let noted = journal.note(&[entry]).unwrap();
+        assert!(matches!(noted, Noted::Pending { .. }));
+        assert_eq!(crashed(&folder), held(&before), "as before the start");
+    }
+    assert!(journal.reopen() && journal.failure().is_none());
+    let after = [entry(1, ANSWERED), entry(2, unknown), entry(5, SENT)];
+    assert_eq!(crashed(&folder), held(&after));
+}
+
 /// What is true of a call, whatever the disk says.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Truth {
     Waits,
     Left,
     Done,
+}
+
+fn truth_of(entry: &CallEntry) -> (u64, Truth) {
+    let truth = match entry.state {
+        CallState::Accepted => Truth::Waits,
+        CallState::Sent { .. } => Truth::Left,
+        CallState::Answered { .. } | CallState::Settled => Truth::Done,
+    };
+    (entry.call.number, truth)
 }
 
 #[test]
@@ -473,12 +570,17 @@ fn after_a_crash_at_any_time_no_call_that_left_counts_as_not_sent() {
             state ^= state << 17;
             state % below
         };
-        let paper = Paper::new();
-        let journal = &paper.journal;
+        let mut paper = Paper::new();
         let (mut truth, mut wanted) = (BTreeMap::new(), BTreeMap::new());
         let mut is_down = false;
         for turn in 1..=60 {
-            if draw(12) == 0 && !is_down {
+            if draw(20) == 0 {
+                // Of what was not written nobody asks again: no number comes twice in a gateway.
+                paper = paper.again_without_room();
+                is_down = true;
+                wanted = paper.crashed();
+                truth = wanted.values().map(truth_of).collect();
+            } else if draw(12) == 0 && !is_down {
                 paper.fail(usize::try_from(draw(3)).unwrap());
                 is_down = true;
             } else if draw(8) == 0 && is_down {
@@ -495,13 +597,9 @@ fn after_a_crash_at_any_time_no_call_that_left_counts_as_not_sent() {
                 Some(Truth::Left) => ANSWERED,
                 Some(Truth::Done) => CallState::Settled,
             };
+            let journal = &paper.journal;
             if journal.note(&[entry(number, next)]).is_ok() {
-                let now = match next {
-                    CallState::Accepted => Truth::Waits,
-                    CallState::Sent { .. } => Truth::Left,
-                    _ => Truth::Done,
-                };
-                truth.insert(number, now);
+                truth.extend([truth_of(&entry(number, next))]);
                 wanted.insert(id(number), entry(number, next));
             } else {
                 // Withheld: its client hears that it did not run.

@@ -82,6 +82,17 @@ impl Gateway {
         Self::launch(self.folder, config, |_| {}).await
     }
 
+    /// As [`Self::again`] after a kill, but no file of its may be longer than this for now.
+    pub(crate) async fn again_within(mut self, len_max: u64, config: Value) -> Self {
+        self.signal("KILL");
+        self.ended().await;
+        let mut command = Command::new("prlimit");
+        command
+            .arg(format!("--fsize={len_max}:"))
+            .arg(env!("CARGO_BIN_EXE_springline"));
+        Self::launch_as(command, self.folder, config, |_| {}).await
+    }
+
     /// Waits for this one's end, and starts another with the same state and this configuration.
     pub(crate) async fn after(mut self, config: Value) -> Self {
         self.ended().await;
@@ -93,9 +104,18 @@ impl Gateway {
         config: Value,
         adjust: impl FnOnce(&mut Command),
     ) -> Self {
+        let command = Command::new(env!("CARGO_BIN_EXE_springline"));
+        Self::launch_as(command, folder, config, adjust).await
+    }
+
+    async fn launch_as(
+        mut command: Command,
+        folder: tempfile::TempDir,
+        config: Value,
+        adjust: impl FnOnce(&mut Command),
+    ) -> Self {
         let path = folder.path().join("config.json");
         std::fs::write(&path, config.to_string()).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_springline"));
         command
             .arg("serve")
             .arg("--config")
