@@ -21,6 +21,7 @@ use super::{
     CallEntry, CallId, CallState, Journal, JournalError, OPEN_CALLS_MAX, Recovered, check_bounds,
 };
 use crate::beat::Beat;
+use crate::digest::DigestHash;
 use crate::folder::{Finding, FolderError, StateFolder, failure};
 use crate::record::Seq;
 
@@ -82,7 +83,24 @@ pub(super) struct Segment {
     salt: u64,
 }
 
-type Shard = HashMap<CallId, Held>;
+type Shard = HashMap<CallId, Held, DigestHash>;
+
+/// The shards that an append holds.
+enum Locked<'a> {
+    /// All entries are of one, as those of one session are.
+    One(usize, MutexGuard<'a, Shard>),
+    Some(Box<[Option<MutexGuard<'a, Shard>>; SHARDS]>),
+}
+
+impl Locked<'_> {
+    fn of(&mut self, call: CallId) -> Option<&mut Shard> {
+        let wanted = shard_of(call);
+        match self {
+            Self::One(held, shard) => (*held == wanted).then_some(shard),
+            Self::Some(shards) => shards[wanted].as_deref_mut(),
+        }
+    }
+}
 
 #[derive(Clone, Debug)]
 struct Held {
@@ -298,7 +316,7 @@ impl Shared {
             let record = form::record(segment.salt, &Line::Entry(*entry));
             ground.tail.store(at, &record);
             at += RECORD_LEN as u64;
-            if let Some(shard) = &mut shards[shard_of(entry.call)] {
+            if let Some(shard) = shards.of(entry.call) {
                 self.note(shard, *entry, segment);
             }
         }
@@ -306,18 +324,22 @@ impl Shared {
     }
 
     /// The shards of some entries, in the order that all keep to.
-    fn lock(&self, entries: &[CallEntry]) -> [Option<MutexGuard<'_, Shard>>; SHARDS] {
+    fn lock(&self, entries: &[CallEntry]) -> Locked<'_> {
+        let first = entries.first().map_or(0, |entry| shard_of(entry.call));
+        if entries.iter().all(|entry| shard_of(entry.call) == first) {
+            return Locked::One(first, self.shards[first].lock());
+        }
         let mut wanted = [false; SHARDS];
         for entry in entries {
             wanted[shard_of(entry.call)] = true;
         }
-        let mut guards = [const { None }; SHARDS];
+        let mut guards = Box::new([const { None }; SHARDS]);
         for ((guard, shard), wanted) in guards.iter_mut().zip(&self.shards).zip(wanted) {
             if wanted {
                 *guard = Some(shard.lock());
             }
         }
-        guards
+        Locked::Some(guards)
     }
 
     fn note(&self, shard: &mut Shard, entry: CallEntry, segment: &Arc<Segment>) {
