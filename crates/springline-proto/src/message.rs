@@ -46,18 +46,29 @@ impl Message {
     /// Checks `bytes` and takes them over. White space and a byte order mark around the message are
     /// cut off; nothing inside is touched (I13).
     pub fn parse(bytes: impl Into<Bytes>) -> Result<Self, ParseError> {
-        let bytes = trim(bytes.into());
-        let envelope = json::scan(&bytes).map_err(|error| ParseError::from_scan(error, &bytes))?;
+        Self::try_parse(bytes.into()).map_err(|(error, _)| error)
+    }
+
+    /// The same; what is no message is given back without what stood around it.
+    pub fn try_parse(bytes: Bytes) -> Result<Self, (ParseError, Bytes)> {
+        let bytes = trim(bytes);
+        let envelope = match json::scan(&bytes) {
+            Ok(envelope) => envelope,
+            Err(error) => return Err((ParseError::from_scan(error, &bytes), bytes)),
+        };
         match classify(&bytes, &envelope) {
             Ok(kind) => Ok(Self {
                 bytes,
                 envelope,
                 kind,
             }),
-            Err(reason) => Err(ParseError {
-                kind: ParseErrorKind::Invalid(reason),
-                id: envelope.id.and_then(|id| usable_id(&bytes, id)),
-            }),
+            Err(reason) => {
+                let error = ParseError {
+                    kind: ParseErrorKind::Invalid(reason),
+                    id: envelope.id.and_then(|id| usable_id(&bytes, id)),
+                };
+                Err((error, bytes))
+            }
         }
     }
 
@@ -79,6 +90,12 @@ impl Message {
     /// The id's JSON text as it was sent (`"1"` is not `1`); `None` when absent or null.
     pub fn id(&self) -> Option<Bytes> {
         self.envelope.id.and_then(|id| usable_id(&self.bytes, id))
+    }
+
+    /// The id as [`Message::id`] gives it, for a look: nothing is shared.
+    pub fn raw_id(&self) -> Option<&[u8]> {
+        let text = self.envelope.id?.of(&self.bytes);
+        matches!(Id::of(text), Some(Id::Usable)).then_some(text)
     }
 
     /// The method, decoded.
@@ -120,15 +137,14 @@ impl Message {
     /// first member.
     pub fn with_id(&self, id: &[u8]) -> Pieces {
         if let Some(span) = self.envelope.id {
-            let text = Bytes::copy_from_slice(id);
-            return self.splice().replace(span, text).finish();
+            return self.splice().replace_copied(span, id).finish();
         }
         let member = [b"\"id\":", id, b","].concat();
         self.splice().insert_at(1, member).finish()
     }
 
     /// Starts edits of this message; spans come from [`Message::envelope`] or [`json`].
-    pub fn splice(&self) -> Splice {
+    pub fn splice(&self) -> Splice<'_> {
         Splice::new(&self.bytes)
     }
 

@@ -1,5 +1,7 @@
 //! The methods of MCP: which may be sent again, and what the gateway does with each.
 
+use crate::message::Message;
+
 /// What may be done with a request whose outcome is unknown (DESIGN.md section 5, replay classes).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ReplayClass {
@@ -75,6 +77,23 @@ const NAMES: [(Method, &str); 26] = [
 ];
 
 impl Method {
+    /// The method of a message; [`Method::Other`] if it has none.
+    pub fn of(message: &Message) -> Self {
+        let literal = message.envelope().method;
+        let literal = literal.map(|span| span.of(message.bytes()));
+        // A name that is spelled as it is, as nearly all are, needs no decoding.
+        let inner = literal.and_then(|literal| literal.get(1..literal.len().saturating_sub(1)));
+        match inner {
+            Some(inner) if !inner.contains(&b'\\') => NAMES
+                .iter()
+                .find(|(_, text)| text.as_bytes() == inner)
+                .map_or(Self::Other, |(method, _)| *method),
+            _ => message
+                .method()
+                .map_or(Self::Other, |name| Self::parse(&name)),
+        }
+    }
+
     /// The method of this name.
     pub fn parse(name: &str) -> Self {
         NAMES

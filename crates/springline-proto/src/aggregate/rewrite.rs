@@ -52,7 +52,7 @@ pub(crate) fn answer(server: &str, method: Method, message: &Message, id: &[u8])
         bytes,
         splice: message.splice(),
     };
-    edits.splice = edits.splice.replace(span, Bytes::copy_from_slice(id));
+    edits.splice = edits.splice.replace_copied(span, id);
     if let Some(result) = message.envelope().result {
         if method == Method::ToolsCall {
             edits.contents(json::member(bytes, result, "content"));
@@ -81,7 +81,7 @@ pub(crate) fn question(server: &str, message: &Message, id: &[u8]) -> Pieces {
     let Some(span) = message.envelope().id else {
         return message.with_id(id);
     };
-    let splice = message.splice().replace(span, Bytes::copy_from_slice(id));
+    let splice = message.splice().replace_copied(span, id);
     match text_of_question(message) {
         // Behind the quote; a server's name needs no escape.
         Some(text) => splice
@@ -112,7 +112,7 @@ fn text_of_question(message: &Message) -> Option<Span> {
 struct Edits<'a> {
     server: &'a str,
     bytes: &'a Bytes,
-    splice: Splice,
+    splice: Splice<'a>,
 }
 
 impl Edits<'_> {
@@ -145,7 +145,7 @@ impl Edits<'_> {
         };
         if let Some(uri) = json::string(span.of(self.bytes)) {
             let new = json::quote(&names::resource_uri(self.server, &uri));
-            let splice = std::mem::replace(&mut self.splice, Splice::new(&Bytes::new()));
+            let splice = std::mem::replace(&mut self.splice, Splice::new(self.bytes));
             self.splice = splice.replace(span, new);
         }
     }

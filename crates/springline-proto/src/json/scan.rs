@@ -442,6 +442,19 @@ impl<'a> Scanner<'a> {
     #[inline]
     pub(super) fn string(&mut self) -> Result<bool, ScanError> {
         self.at += 1;
+        // Most names and values end within a word or two, and plainly.
+        if let Some(word) = self.bytes.get(self.at..).and_then(<[u8]>::first_chunk::<8>) {
+            let found = special(u64::from_le_bytes(*word));
+            if found == 0 {
+                self.at += 8;
+            } else {
+                self.at += (found.trailing_zeros() / 8) as usize;
+                if self.peek() == Some(b'"') {
+                    self.at += 1;
+                    return Ok(false);
+                }
+            }
+        }
         let mut escaped = false;
         loop {
             self.at = plain_end(self.bytes, self.at);

@@ -15,8 +15,11 @@ use super::Span;
 pub const JOIN_MAX: usize = 16 * 1024;
 
 /// A message as consecutive segments, which share the bytes that were not replaced.
+///
+/// Nearly every message is one segment, and moves through several hands: only a large one has more,
+/// and may cost an allocation for them.
 #[derive(Clone, Default)]
-pub struct Pieces(SmallVec<[Bytes; 5]>);
+pub struct Pieces(SmallVec<[Bytes; 1]>);
 
 /// Iterator over the segments of [`Pieces`].
 pub type PiecesIter<'a> = std::slice::Iter<'a, Bytes>;
@@ -62,6 +65,14 @@ impl Pieces {
         Bytes::from(out)
     }
 
+    /// The only segment, empty if there is none; the pieces themselves if there are several.
+    pub fn into_only(mut self) -> Result<Bytes, Self> {
+        if self.0.len() > 1 {
+            return Err(self);
+        }
+        Ok(self.0.pop().unwrap_or_default())
+    }
+
     /// The same JSON without line ends, for transports that frame by lines (2025-11-25
     /// basic/transports, stdio). In valid JSON a raw line end is white space, so a space replaces it;
     /// segments without one are shared.
@@ -80,14 +91,6 @@ impl Pieces {
             copy.freeze()
         });
         Self(flat.collect())
-    }
-
-    fn joined(self) -> Self {
-        if self.0.len() > 1 && self.len() < JOIN_MAX {
-            Self::from(self.to_bytes())
-        } else {
-            self
-        }
     }
 }
 
@@ -110,7 +113,7 @@ impl<'a> IntoIterator for &'a Pieces {
 
 impl IntoIterator for Pieces {
     type Item = Bytes;
-    type IntoIter = smallvec::IntoIter<[Bytes; 5]>;
+    type IntoIter = smallvec::IntoIter<[Bytes; 1]>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.0.into_iter()
@@ -125,28 +128,71 @@ impl fmt::Debug for Pieces {
     }
 }
 
+/// What is put somewhere. Ids are short, and need no buffer of their own.
+enum With {
+    Short { len: u8, bytes: [u8; SHORT_MAX] },
+    Long(Bytes),
+}
+
+/// The longest text that is copied to where it is kept: a UUID with its quotes has 38 bytes, and any
+/// number 20.
+const SHORT_MAX: usize = 38;
+
+impl With {
+    fn of(text: &[u8]) -> Self {
+        let mut bytes = [0; SHORT_MAX];
+        match (bytes.get_mut(..text.len()), u8::try_from(text.len())) {
+            (Some(room), Ok(len)) => {
+                room.copy_from_slice(text);
+                Self::Short { len, bytes }
+            }
+            _ => Self::Long(Bytes::copy_from_slice(text)),
+        }
+    }
+
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Short { len, bytes } => bytes.get(..usize::from(*len)).unwrap_or_default(),
+            Self::Long(bytes) => bytes,
+        }
+    }
+
+    fn into_bytes(self) -> Bytes {
+        match self {
+            Self::Short { .. } => Bytes::copy_from_slice(self.as_slice()),
+            Self::Long(bytes) => bytes,
+        }
+    }
+}
+
 /// Edits of one message, given in any order and applied by [`Splice::finish`].
 ///
 /// Edits must not overlap; of two that do, the one further left holds and the other is left out, like
 /// one outside the message.
 #[must_use]
-pub struct Splice {
-    bytes: Bytes,
-    edits: SmallVec<[(Span, Bytes); 4]>,
+pub struct Splice<'a> {
+    bytes: &'a Bytes,
+    edits: SmallVec<[(Span, With); 2]>,
 }
 
-impl Splice {
+impl<'a> Splice<'a> {
     /// No edit of `bytes` yet.
-    pub fn new(bytes: &Bytes) -> Self {
+    pub fn new(bytes: &'a Bytes) -> Self {
         Self {
-            bytes: bytes.clone(),
+            bytes,
             edits: SmallVec::new(),
         }
     }
 
     /// Puts `with` in the place of `span`.
     pub fn replace(mut self, span: Span, with: impl Into<Bytes>) -> Self {
-        self.edits.push((span, with.into()));
+        self.edits.push((span, With::Long(with.into())));
+        self
+    }
+
+    /// Puts a copy of `with` in the place of `span`: best for what is short, as ids are.
+    pub fn replace_copied(mut self, span: Span, with: &[u8]) -> Self {
+        self.edits.push((span, With::of(with)));
         self
     }
 
@@ -168,26 +214,60 @@ impl Splice {
     pub fn finish(mut self) -> Pieces {
         // Stable, so that insertions at one place keep the order in which they were given.
         self.edits.sort_by_key(|(span, _)| (span.start, span.end));
-        let mut pieces = Pieces::new();
-        let mut done = 0;
-        for (span, with) in self.edits {
-            let fits = span.start >= done
-                && span.end >= span.start
-                && span.end as usize <= self.bytes.len();
+        let (mut done, mut replaced, mut added) = (0, 0, 0);
+        let whole = self.bytes.len();
+        self.edits.retain(|(span, with)| {
+            let fits = span.start >= done && span.end >= span.start && span.end as usize <= whole;
             debug_assert!(fits, "an edit overlaps another or lies outside");
-            if !fits {
-                continue;
+            if fits {
+                done = span.end;
+                replaced += span.len();
+                added += with.as_slice().len();
             }
+            fits
+        });
+        let len = whole.saturating_sub(replaced).saturating_add(added);
+        if self.edits.is_empty() {
+            self.bytes.clone().into()
+        } else if len < JOIN_MAX {
+            self.joined(len)
+        } else {
+            self.in_pieces()
+        }
+    }
+
+    /// The result in one new buffer of this length.
+    fn joined(&self, len: usize) -> Pieces {
+        let mut out = Vec::with_capacity(len);
+        let mut done = 0;
+        for (span, with) in &self.edits {
             let kept = Span {
                 start: done,
                 end: span.start,
             };
-            pieces.push(kept.slice(&self.bytes));
-            pieces.push(with);
+            out.extend_from_slice(kept.of(self.bytes));
+            out.extend_from_slice(with.as_slice());
+            done = span.end;
+        }
+        out.extend_from_slice(Span::new(done as usize, self.bytes.len()).of(self.bytes));
+        Bytes::from(out).into()
+    }
+
+    /// The result in segments that share what was not replaced.
+    fn in_pieces(self) -> Pieces {
+        let mut pieces = Pieces(SmallVec::with_capacity(self.edits.len() * 2 + 1));
+        let mut done = 0;
+        for (span, with) in self.edits {
+            let kept = Span {
+                start: done,
+                end: span.start,
+            };
+            pieces.push(kept.slice(self.bytes));
+            pieces.push(with.into_bytes());
             done = span.end;
         }
         let rest = Span::new(done as usize, self.bytes.len());
-        pieces.push(rest.slice(&self.bytes));
-        pieces.joined()
+        pieces.push(rest.slice(self.bytes));
+        pieces
     }
 }

@@ -429,15 +429,26 @@ fn edits_are_applied_whatever_their_order() {
 
 #[test]
 fn a_small_result_is_one_segment_and_a_large_body_is_shared() {
-    let small =
-        Splice::new(&Bytes::from_static(b"{\"id\":1}")).replace(Span { start: 6, end: 7 }, "22");
-    assert_eq!(small.finish().iter().collect::<Vec<_>>(), ["{\"id\":22}"]);
+    let bytes = Bytes::from_static(b"{\"id\":1}");
+    let id = Span { start: 6, end: 7 };
+    let small = Splice::new(&bytes).replace(id, "22").finish();
+    assert_eq!(small.iter().collect::<Vec<_>>(), ["{\"id\":22}"]);
+    for text in [&b""[..], b"2", &[b'7'; 38], &[b'8'; 39], &[b'9'; 300]] {
+        let copied = Splice::new(&bytes).replace_copied(id, text).finish();
+        let expected = [&bytes[..6], text, b"}"].concat();
+        assert_eq!(copied.to_bytes(), expected);
+        assert_eq!(copied.into_only().unwrap(), expected);
+    }
     let large = Bytes::from(vec![b'x'; JOIN_MAX * 2]);
     let pieces = Splice::new(&large)
         .replace(Span { start: 1, end: 2 }, "y")
         .finish();
     assert_eq!((pieces.iter().len(), pieces.len()), (3, large.len()));
     assert_eq!(pieces.iter().last().unwrap().as_ptr(), large[2..].as_ptr());
+    assert_eq!(pieces.into_only().unwrap_err().iter().len(), 3);
+    let copied = Splice::new(&large).replace_copied(Span { start: 1, end: 2 }, b"y");
+    assert_eq!(copied.finish().iter().nth(1).unwrap(), "y");
+    assert_eq!(Pieces::new().into_only().unwrap(), "");
 }
 
 #[test]

@@ -10,6 +10,7 @@ fn messages_are_told_apart_by_their_members() {
         let message = parse(text).unwrap();
         assert_eq!(message.kind(), kind, "{text}");
         assert_eq!(message.id().as_deref(), id.map(str::as_bytes), "{text}");
+        assert_eq!(message.raw_id(), message.id().as_deref(), "{text}");
     };
     case(
         r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#,
@@ -52,6 +53,23 @@ fn messages_are_told_apart_by_their_members() {
         Kind::Notification,
         None,
     );
+}
+
+#[test]
+fn a_method_is_known_in_any_spelling() {
+    use crate::method::Method;
+    let of = |method: &str| {
+        let text = format!(r#"{{"jsonrpc":"2.0","method":{method}}}"#);
+        Method::of(&parse(&text).unwrap())
+    };
+    assert_eq!(of(r#""tools/call""#), Method::ToolsCall);
+    assert_eq!(of(r#""tools\/call""#), Method::ToolsCall);
+    assert_eq!(of(r#""\u0070ing""#), Method::Ping);
+    for other in [r#""""#, r#""tools/cal""#, r#""tools/calls""#, r#""\ud800""#] {
+        assert_eq!(of(other), Method::Other, "{other}");
+    }
+    let answer = parse(r#"{"jsonrpc":"2.0","id":1,"result":1}"#).unwrap();
+    assert_eq!(Method::of(&answer), Method::Other);
 }
 
 #[test]

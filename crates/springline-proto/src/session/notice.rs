@@ -25,9 +25,7 @@ impl Session {
         related: Option<u64>,
         message: &Message,
     ) {
-        let method = message
-            .method()
-            .map_or(Method::Other, |name| Method::parse(&name));
+        let method = Method::of(message);
         if self.all.is_some() && self.on_one_notification(now, server, related, method, message) {
             return;
         }

@@ -91,9 +91,7 @@ impl Session {
             self.refuse_duplicate(exchange, &id);
             return;
         }
-        let method = message
-            .method()
-            .map_or(Method::Other, |name| Method::parse(&name));
+        let method = Method::of(&message);
         if method == Method::Ping {
             self.say(exchange, result_response(&id, b"{}"));
             return;
@@ -307,9 +305,7 @@ impl Session {
     }
 
     fn on_client_notification(&mut self, now: Moment, message: Message) {
-        let method = message
-            .method()
-            .map_or(Method::Other, |name| Method::parse(&name));
+        let method = Method::of(&message);
         if method == Method::Cancelled {
             self.on_cancelled(now, message);
             return;

@@ -139,9 +139,7 @@ impl Shared {
     }
 
     fn on_notification(&mut self, related: Option<CallKey>, message: Message) {
-        let method = message
-            .method()
-            .map_or(Method::Other, |name| Method::parse(&name));
+        let method = Method::of(&message);
         let related = related.filter(|key| key.session != SessionKey::SHARED);
         let is_list = ListKind::ALL
             .into_iter()

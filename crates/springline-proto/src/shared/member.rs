@@ -148,9 +148,7 @@ impl Shared {
     }
 
     fn on_notify(&mut self, now: Moment, binding: &Binding, message: Message) {
-        let method = message
-            .method()
-            .map_or(Method::Other, |name| Method::parse(&name));
+        let method = Method::of(&message);
         if method == Method::RootsChanged {
             // A shared server was not told of roots: they would be those of all its clients.
             return;

@@ -465,9 +465,7 @@ impl Shared {
 
 /// Whether a request is about what the server shall do for a session from then on.
 pub(super) fn changes_something(message: &Message) -> bool {
-    let method = message
-        .method()
-        .map_or(Method::Other, |name| Method::parse(&name));
+    let method = Method::of(message);
     matches!(
         method,
         Method::Subscribe | Method::Unsubscribe | Method::SetLevel

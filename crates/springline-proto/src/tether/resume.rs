@@ -197,9 +197,7 @@ fn held(open: Open) -> Held {
 /// Whether a request may run twice: it only reads, or is the client's own handshake, whose latest
 /// one counts.
 fn may_repeat(message: &Message) -> bool {
-    let method = message
-        .method()
-        .map_or(Method::Other, |name| Method::parse(&name));
+    let method = Method::of(message);
     method == Method::Initialize || method.replay_class() == ReplayClass::Safe
 }
 

@@ -55,9 +55,7 @@ impl Moved {
 
     /// A request that no machine has seen yet.
     pub(crate) fn fresh(now: Moment, message: Message) -> Self {
-        let method = message
-            .method()
-            .map_or(Method::Other, |name| Method::parse(&name));
+        let method = Method::of(&message);
         let pending = Pending::new(now, Task::Client(message), method);
         Self {
             pending,
@@ -253,9 +251,7 @@ impl Upstream {
 
     /// A request that came after the end of a machine whose place is taken.
     pub(super) fn pass_on(&mut self, now: Moment, key: CallKey, message: Message) {
-        let method = message
-            .method()
-            .map_or(Method::Other, |name| Method::parse(&name));
+        let method = Method::of(&message);
         let pending = Pending::new(now, Task::Client(message), method);
         self.turn_away(key, pending, &Drain::Move);
     }

@@ -43,7 +43,7 @@ impl Upstream {
         if self.on_initialize_answer(now, generation, &message) {
             return;
         }
-        let id = message.id().and_then(|id| parse_id(&id));
+        let id = message.raw_id().and_then(parse_id);
         let key = id.and_then(|id| self.by_id.get(&id).copied());
         let assigned = key.filter(|key| {
             self.pending.get(key).is_some_and(|pending| {
@@ -126,9 +126,7 @@ impl Upstream {
         exchange: Option<ExchangeId>,
         message: Message,
     ) {
-        let method = message
-            .method()
-            .map_or(Method::Other, |name| Method::parse(&name));
+        let method = Method::of(&message);
         if method == Method::Ping {
             // Each hop answers its own pings (2025-11-25 basic/utilities/ping).
             let id = message.id().unwrap_or_default();
@@ -160,9 +158,7 @@ impl Upstream {
         exchange: Option<ExchangeId>,
         message: Message,
     ) {
-        let method = message
-            .method()
-            .map_or(Method::Other, |name| Method::parse(&name));
+        let method = Method::of(&message);
         match method {
             Method::Progress => {
                 self.on_progress(now, generation, &message);

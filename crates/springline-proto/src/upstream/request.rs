@@ -28,9 +28,7 @@ impl Upstream {
             self.tell_failed(key, Fault::new(FaultKind::TooManyPending), None);
             return;
         }
-        let method = message
-            .method()
-            .map_or(Method::Other, |name| Method::parse(&name));
+        let method = Method::of(&message);
         self.used |= method.is_use();
         self.accept(now, key, Task::Client(message), method);
         if stretches && let Some(pending) = self.pending.get_mut(&key) {
@@ -326,13 +324,14 @@ impl Upstream {
 fn render(task: &Task, id: u64) -> Pieces {
     match task {
         Task::Client(message) => {
-            let ours = id.to_string();
+            let mut room = [0; DIGITS_MAX];
+            let ours = digits(id, &mut room);
             let mut splice = message.splice();
             if let Some(span) = message.envelope().id {
-                splice = splice.replace(span, ours.clone());
+                splice = splice.replace_copied(span, ours);
             }
             if let Some(span) = message.envelope().progress_token {
-                splice = splice.replace(span, ours);
+                splice = splice.replace_copied(span, ours);
             }
             splice.finish()
         }
@@ -346,6 +345,23 @@ fn render(task: &Task, id: u64) -> Pieces {
         }
         Task::Reread(kind, cursor) => ours(id, kind.method(), cursor.as_ref()),
     }
+}
+
+/// Digits of the largest id.
+const DIGITS_MAX: usize = 20;
+
+/// An id as it is written.
+fn digits(mut id: u64, room: &mut [u8; DIGITS_MAX]) -> &[u8] {
+    let mut at = DIGITS_MAX;
+    for digit in room.iter_mut().rev() {
+        *digit = b'0' + u8::try_from(id % 10).unwrap_or_default();
+        at -= 1;
+        id /= 10;
+        if id == 0 {
+            break;
+        }
+    }
+    room.get(at..).unwrap_or_default()
 }
 
 /// A request of our own.
