@@ -82,7 +82,9 @@ const JOIN_MAX: usize = 16 * 1024;
 
 /// The body of an answer.
 pub enum AnswerBody {
-    /// Known segments, with their length; none is copied.
+    /// One known segment, as most answers are; an empty one is no body.
+    Whole(Bytes),
+    /// Several, with their length; none is copied.
     Pieces(VecDeque<Bytes>),
     /// Events as they come.
     Stream(EventBody),
@@ -91,17 +93,13 @@ pub enum AnswerBody {
 impl AnswerBody {
     /// No body.
     pub fn empty() -> Self {
-        Self::Pieces(VecDeque::new())
+        Self::Whole(Bytes::new())
     }
 }
 
 impl From<Bytes> for AnswerBody {
     fn from(bytes: Bytes) -> Self {
-        Self::Pieces(
-            std::iter::once(bytes)
-                .filter(|bytes| !bytes.is_empty())
-                .collect(),
-        )
+        Self::Whole(bytes)
     }
 }
 
@@ -113,7 +111,10 @@ impl From<String> for AnswerBody {
 
 impl From<Pieces> for AnswerBody {
     fn from(pieces: Pieces) -> Self {
-        Self::Pieces(pieces.into_iter().collect())
+        match pieces.into_only() {
+            Ok(only) => Self::Whole(only),
+            Err(pieces) => Self::Pieces(pieces.into_iter().collect()),
+        }
     }
 }
 
@@ -126,6 +127,10 @@ impl Body for AnswerBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         let next = match self.get_mut() {
+            Self::Whole(whole) => {
+                let whole = std::mem::take(whole);
+                (!whole.is_empty()).then_some(Ok(whole))
+            }
             Self::Pieces(pieces) => pieces.pop_front().map(Ok),
             Self::Stream(stream) => match stream.poll_segment(cx) {
                 Poll::Pending => return Poll::Pending,
@@ -136,11 +141,16 @@ impl Body for AnswerBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, Self::Pieces(pieces) if pieces.is_empty())
+        match self {
+            Self::Whole(whole) => whole.is_empty(),
+            Self::Pieces(pieces) => pieces.is_empty(),
+            Self::Stream(_) => false,
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
+            Self::Whole(whole) => SizeHint::with_exact(whole.len() as u64),
             Self::Pieces(pieces) => {
                 SizeHint::with_exact(pieces.iter().map(|bytes| bytes.len() as u64).sum())
             }

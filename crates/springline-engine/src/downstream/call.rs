@@ -17,6 +17,7 @@ use http_body::Body;
 use springline_proto::error::{Fault, FaultKind};
 use springline_proto::json::Pieces;
 use springline_proto::message::{Kind, Message, ParseError, ParseErrorKind};
+use springline_proto::method::Method;
 use springline_proto::session::{Accept, Downstream, Endpoint, Part};
 use springline_proto::version::Version;
 
@@ -128,7 +129,7 @@ impl<G: Gate, F: Fields> Call<'_, G, F> {
         let message = Message::parse(body).map_err(|error| self.refuse_unreadable(&error))?;
         let id = message.id();
         let is_request = message.kind() == Kind::Request;
-        let (session, opened) = if is_request && message.method().as_deref() == Some("initialize") {
+        let (session, opened) = if is_request && Method::of(&message) == Method::Initialize {
             let session = self.open(id.as_deref())?;
             let opened = HeaderValue::from_str(session.id()).ok();
             (session, opened)

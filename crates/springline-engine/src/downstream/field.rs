@@ -74,9 +74,9 @@ impl Fields for HeaderMap {
 
 /// A value that is made of visible ASCII, spaces and tabs alone.
 pub fn text(value: &[u8]) -> Option<&str> {
-    let is_visible = |byte: &u8| matches!(byte, b' '..=b'~' | b'\t');
-    if !value.iter().all(is_visible) {
-        return None;
-    }
-    std::str::from_utf8(value).ok()
+    // Without a way out, so that the compiler looks at many at once.
+    let is_visible = value.iter().fold(true, |so_far, byte| {
+        so_far & matches!(byte, b' '..=b'~' | b'\t')
+    });
+    std::str::from_utf8(value).ok().filter(|_| is_visible)
 }

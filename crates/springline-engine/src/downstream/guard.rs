@@ -193,6 +193,12 @@ pub enum Announced {
 
 /// What a body is announced as, by its `Content-Type`.
 pub fn announced(fields: &impl Fields) -> Announced {
+    // As nearly every client spells it.
+    let mut values = fields.all(Field::ContentType);
+    if values.next() == Some(JSON.as_bytes()) && values.next().is_none() {
+        return Announced::Json;
+    }
+    drop(values);
     let Some(value) = fields.single(Field::ContentType) else {
         return Announced::Other;
     };
@@ -239,12 +245,22 @@ pub fn accepts_stream(fields: &impl Fields) -> bool {
 const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream";
 
+/// Both of them, as clients and SDKs spell it.
+const BOTH: [&[u8]; 2] = [
+    b"application/json, text/event-stream",
+    b"application/json,text/event-stream",
+];
+
 /// Whether JSON and whether event streams are accepted.
 fn accepted(fields: &impl Fields) -> (bool, bool) {
     let (mut json, mut events) = (false, false);
     let mut is_absent = true;
     for value in fields.all(Field::Accept) {
         is_absent = false;
+        if BOTH.contains(&value) {
+            (json, events) = (true, true);
+            continue;
+        }
         let Some(value) = text(value) else { continue };
         for range in value.split(',') {
             let kind = media_type(range);

@@ -528,6 +528,33 @@ async fn new_settings_count_from_the_next_request_on() {
 }
 
 #[tokio::test]
+async fn each_request_of_a_connection_has_its_host_judged() {
+    let s = "Mcp-Session-Id: s-1";
+    let good = post("/mcp", &[KIND, s], &call(1, "echo"));
+    let bad = good.replace("Host: localhost", "Host: evil.example");
+    let page = post("/mcp", &[KIND, s, "Origin: https://evil.example"], "{}");
+    let all = [&good[..], &good, &bad, &page, &good, &bad].concat();
+    let (text, _) = is_the_same(&HttpSettings::default(), all.as_bytes()).await;
+    let statuses = text.split("HTTP/1.1 ").filter_map(|answer| answer.get(..3));
+    let statuses: Vec<&str> = statuses.collect();
+    // The last one is that of the request behind them.
+    assert_eq!(statuses, ["200", "200", "403", "403", "200", "403", "200"]);
+    // What passed under other settings counts no more.
+    let house = House::open(HttpSettings {
+        allowed_hosts: vec!["evil.example".to_owned()],
+        ..HttpSettings::default()
+    })
+    .await;
+    house.session(&[], V).await;
+    let mut stream = house.dial().await;
+    stream.write_all(bad.as_bytes()).await.unwrap();
+    read_until(&mut stream, &mut Vec::new(), r#""n":1"#).await;
+    house.server.configure(HttpSettings::default());
+    stream.write_all(bad.as_bytes()).await.unwrap();
+    read_until(&mut stream, &mut Vec::new(), "HTTP/1.1 403").await;
+}
+
+#[tokio::test]
 async fn who_waits_for_a_word_before_it_sends_gets_it() {
     let house = House::open(HttpSettings::default()).await;
     let session = house.session(&[], V).await;

@@ -42,6 +42,7 @@ use self::stock::ROOM;
 use super::answer::Answer;
 use super::body;
 use super::call::{self, Call, Posted, SESSIONLESS_MAX};
+use super::field::{Field, Fields as _};
 use super::guard::{self, Arrival};
 use super::port::{Gate, Session};
 use super::raised;
@@ -49,6 +50,9 @@ use super::route::{self, Desk};
 use super::seat;
 use super::setting::HttpSettings;
 use crate::clock;
+
+/// A longer `Host` is not remembered. No name has more, and a port.
+const HOST_MAX: usize = 263;
 
 /// One connection of a client.
 pub(crate) struct Wire<'a, S, G> {
@@ -58,6 +62,9 @@ pub(crate) struct Wire<'a, S, G> {
     outflow: Outflow,
     /// What the last request was for: the next one is most likely for the same.
     endpoint: Endpoint,
+    /// The `Host` that passed last, under the present settings: the next one is most likely the same.
+    /// Empty if none did.
+    host: Box<[u8]>,
 }
 
 /// A request that was read.
@@ -89,6 +96,8 @@ struct Idle<'a, F> {
     timer: Pin<&'a mut Sleep>,
     /// When the time of the next request, or of what is missing of its head, is over.
     until: Instant,
+    /// Whether both were asked before: they wake this connection's task.
+    is_watched: bool,
 }
 
 /// What came of reading on.
@@ -106,6 +115,13 @@ impl<F: Future<Output = ()>> Idle<'_, F> {
     fn begin_head(&mut self, patience: Duration) {
         self.until = clock::now() + patience;
         self.timer.as_mut().reset(self.until);
+        self.is_watched = false;
+    }
+
+    /// Whether there is no need to ask now, since the timer is set and has not fired. The stop is for
+    /// the caller to look at.
+    fn is_set(&self) -> bool {
+        self.is_watched && !self.timer.is_elapsed()
     }
 
     /// Whether the time of the next request is over, or the server stops.
@@ -116,6 +132,7 @@ impl<F: Future<Output = ()>> Idle<'_, F> {
             }
             self.timer.as_mut().reset(self.until);
         }
+        self.is_watched = true;
         self.stopped.as_mut().poll(cx).map(|()| Filled::Ended)
     }
 }
@@ -132,6 +149,7 @@ where
             inflow: Inflow::new(stream),
             outflow: Outflow::default(),
             endpoint: Endpoint::All,
+            host: Box::default(),
         }
     }
 
@@ -149,6 +167,7 @@ where
             stopped: pin!(raised(&mut stopping)),
             timer: pin!(sleep_until(until)),
             until,
+            is_watched: false,
         };
         // Bytes of the next head that were looked at.
         let mut seen = 0;
@@ -159,6 +178,7 @@ where
                     Look::Plain(head) => {
                         if latest.has_changed().unwrap_or(false) {
                             settings = Arc::clone(&latest.borrow_and_update());
+                            self.host = Box::default();
                         }
                         let turn = self.hear(&head, &bytes, &settings).await;
                         stock::give(bytes);
@@ -202,12 +222,19 @@ where
         idle: &mut Idle<'_, impl Future<Output = ()>>,
         is_amid: bool,
     ) -> Filled {
+        // At first, while both are as they were at the last request, they need not be asked again.
+        let mut is_first = true;
         poll_fn(|cx| match self.inflow.poll_fill(cx, ROOM) {
             Poll::Ready(Ok(1..)) if is_amid && clock::now() >= idle.until => {
                 Poll::Ready(Filled::Late)
             }
             Poll::Ready(Ok(1..)) => Poll::Ready(Filled::More),
             Poll::Ready(Ok(0) | Err(_)) => Poll::Ready(Filled::Ended),
+            Poll::Pending
+                if std::mem::take(&mut is_first) && idle.is_set() && !self.is_stopping() =>
+            {
+                Poll::Pending
+            }
             Poll::Pending => idle.poll_over(cx),
         })
         .await
@@ -230,7 +257,7 @@ where
         bytes: &[u8],
         settings: &HttpSettings,
     ) -> Turn<PartsOf<G>> {
-        let place = guard::check_place(head, self.arrival, settings);
+        let place = self.check_place(head, settings);
         let origin = guard::cors_origin(head, settings).filter(|_| place.is_ok());
         let judged = match place {
             Ok(()) => self.judge(head, settings),
@@ -263,6 +290,24 @@ where
             closes: head.closes,
             left,
         }
+    }
+
+    /// [`guard::check_place`], with a look at what passed before.
+    fn check_place(
+        &mut self,
+        head: &Head<'_>,
+        settings: &HttpSettings,
+    ) -> Result<(), guard::PlaceError> {
+        let host = head.all(Field::Host).next().unwrap_or_default();
+        let has_origin = head.has(Field::Origin);
+        if !has_origin && !host.is_empty() && *host == *self.host {
+            return Ok(());
+        }
+        guard::check_place(head, self.arrival, settings)?;
+        if !has_origin && host.len() <= HOST_MAX {
+            self.host = host.into();
+        }
+        Ok(())
     }
 
     /// What is judged before the body is read, but for the place.
