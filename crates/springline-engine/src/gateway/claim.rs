@@ -445,7 +445,7 @@ mod tests {
         let place = RecordPlace {
             owner: SESSION,
             server: "s",
-            identity: &identity,
+            identity: &|| identity,
             has_heir,
         };
         rest.keep_upstream(&place, |_| None, outputs, events)

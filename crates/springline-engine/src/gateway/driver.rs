@@ -143,7 +143,20 @@ impl<M: Machine> Driver<M> {
         perform: impl FnMut(&mut VecDeque<M::Output>),
     ) {
         if let Some(first) = self.inbox.enter(input) {
-            self.take_turns(first, timer, whom, perform);
+            self.take_turns(first, None, timer, whom, perform);
+        }
+    }
+
+    /// The same with two inputs, which make one turn.
+    pub(crate) fn drive_both(
+        &self,
+        (first, then): (M::Input, M::Input),
+        timer: &Timer,
+        whom: &Weak<dyn Wake>,
+        perform: impl FnMut(&mut VecDeque<M::Output>),
+    ) {
+        if let Some((first, then)) = self.inbox.enter_both(first, then) {
+            self.take_turns(first, then, timer, whom, perform);
         }
     }
 
@@ -155,13 +168,14 @@ impl<M: Machine> Driver<M> {
         perform: impl FnMut(&mut VecDeque<M::Output>),
     ) {
         if let Some(first) = self.inbox.enter_left() {
-            self.take_turns(first, timer, whom, perform);
+            self.take_turns(first, None, timer, whom, perform);
         }
     }
 
     fn take_turns(
         &self,
         first: M::Input,
+        mut then: Option<M::Input>,
         timer: &Timer,
         whom: &Weak<dyn Wake>,
         mut perform: impl FnMut(&mut VecDeque<M::Output>),
@@ -175,7 +189,11 @@ impl<M: Machine> Driver<M> {
                 let mut core = self.core.lock();
                 let now = clock::moment();
                 core.machine.lend_room(room);
-                while let Some(input) = next.take().or_else(|| self.inbox.take()) {
+                let mut take = || {
+                    let own = next.take().or_else(|| then.take());
+                    own.or_else(|| self.inbox.take())
+                };
+                while let Some(input) = take() {
                     core.machine.handle(now, input);
                 }
                 room = core.machine.take_outputs();

@@ -41,6 +41,22 @@ impl<T> Inbox<T> {
         queue.inputs.pop_front()
     }
 
+    /// The same for two inputs, of which the second follows at once. It comes back beside the first
+    /// one only if it is next in turn.
+    pub(crate) fn enter_both(&self, first: T, then: T) -> Option<(T, Option<T>)> {
+        let mut queue = self.0.lock();
+        let is_driven = std::mem::replace(&mut queue.driven, true);
+        if !is_driven && queue.inputs.is_empty() {
+            return Some((first, Some(then)));
+        }
+        queue.inputs.push_back(first);
+        queue.inputs.push_back(then);
+        if is_driven {
+            return None;
+        }
+        queue.inputs.pop_front().map(|first| (first, None))
+    }
+
     /// Takes the turn to drive if inputs wait and nobody drives, and gives the first.
     pub(crate) fn enter_left(&self) -> Option<T> {
         let mut queue = self.0.lock();
@@ -99,5 +115,22 @@ mod tests {
         inbox.put(4);
         assert_eq!(inbox.enter_left(), Some(4));
         assert_eq!(inbox.enter(5), None, "it drives");
+    }
+
+    #[test]
+    fn two_inputs_keep_their_order_behind_what_waits() {
+        let inbox = Inbox::default();
+        assert_eq!(inbox.enter_both(1, 2), Some((1, Some(2))), "nobody drove");
+        assert_eq!(inbox.enter_both(3, 4), None, "the first one drives");
+        assert_eq!((inbox.take(), inbox.take()), (Some(3), Some(4)));
+        assert!(inbox.exit());
+        inbox.put(5);
+        assert_eq!(
+            inbox.enter_both(6, 7),
+            Some((5, None)),
+            "the oldest is first"
+        );
+        assert_eq!((inbox.take(), inbox.take()), (Some(6), Some(7)));
+        assert!(inbox.exit());
     }
 }

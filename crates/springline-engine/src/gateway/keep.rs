@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 use springline_proto::call::SessionKey;
 use springline_proto::error::{Fault, Outcome};
 use springline_proto::message::Message;
@@ -31,8 +32,8 @@ pub(crate) struct RecordPlace<'a> {
     /// Whom the upstream belongs to.
     pub(crate) owner: SessionDigest,
     pub(crate) server: &'a str,
-    /// The definition of its entry, credentials included.
-    pub(crate) identity: &'a [u8; 32],
+    /// Tells the definition of its entry, credentials included.
+    pub(crate) identity: &'a dyn Fn() -> [u8; 32],
     /// Whether the record is another's by now.
     pub(crate) has_heir: &'a AtomicBool,
 }
@@ -41,8 +42,8 @@ pub(crate) struct RecordPlace<'a> {
 #[derive(Default)]
 struct Placed {
     /// New, with the frame of the client that brought each.
-    accepted: Vec<(CallId, u64)>,
-    settled: Vec<CallId>,
+    accepted: SmallVec<[(CallId, u64); 1]>,
+    settled: SmallVec<[CallId; 1]>,
     /// Answered, and too old to be asked for.
     over: Vec<CallId>,
 }
@@ -64,7 +65,7 @@ impl Rest {
             return Ok(());
         }
         let mut ops = Vec::new();
-        let mut entries = Vec::new();
+        let mut entries = SmallVec::<[CallEntry; 1]>::new();
         let mut turn = Placed::default();
         for output in outputs {
             match output {
@@ -173,7 +174,7 @@ impl Rest {
         let turn = outputs.iter().any(is_record).then(|| self.claims.lock());
         let is_anothers = turn.is_some() && place.has_heir.load(Ordering::Acquire);
         let mut ops = Vec::new();
-        let mut entries = Vec::new();
+        let mut entries = SmallVec::<[CallEntry; 1]>::new();
         let mut kept = None;
         for output in outputs {
             match output {
@@ -181,7 +182,7 @@ impl Rest {
                 UpstreamOutput::Persist(record) => {
                     let has_session = record.route.session_id.is_some();
                     kept = has_session.then_some(record.generation);
-                    let value = upstream_value(place.identity, record);
+                    let value = upstream_value(&(place.identity)(), record);
                     ops.push(Op::put(Kind::Upstream, upstream_key(owner, server), value));
                 }
                 UpstreamOutput::Forget => {
@@ -433,7 +434,7 @@ mod tests {
         let place = RecordPlace {
             owner: SESSION,
             server: "s",
-            identity: &[0; 32],
+            identity: &|| [0; 32],
             has_heir: &AtomicBool::new(false),
         };
         rest.keep_upstream(&place, |_| Some(SESSION), &sent, &events)

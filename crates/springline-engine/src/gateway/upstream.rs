@@ -75,6 +75,12 @@ impl Sink for CellSink {
             cell.input(input);
         }
     }
+
+    fn inputs(&self, first: Input, then: Input) {
+        if let Some(cell) = self.0.upgrade() {
+            cell.inputs(first, then);
+        }
+    }
 }
 
 impl UpstreamCell {
@@ -103,6 +109,16 @@ impl UpstreamCell {
     /// Takes an input and drives the machine, unless somebody does already.
     pub(crate) fn input(&self, input: Input) {
         self.input_with(input, &mut Errand::none());
+    }
+
+    /// The same with two inputs, which make one turn.
+    fn inputs(&self, first: Input, then: Input) {
+        let whom = self.this.clone() as Weak<dyn Wake>;
+        let timer = &self.shared.timer;
+        self.driver
+            .drive_both((first, then), timer, &whom, |outputs| {
+                self.do_all(outputs, &mut Errand::none());
+            });
     }
 
     /// The same; work that this causes may be taken along.
@@ -154,11 +170,17 @@ impl UpstreamCell {
     /// # Errors
     /// The calls among them may not leave.
     fn keep(&self, outputs: &[Output]) -> Result<(), JournalError> {
-        let Some(owner) = self.rest else {
+        let is_kept = |output: &Output| {
+            matches!(
+                output,
+                Output::Persist(_) | Output::Forget | Output::Sent { .. }
+            )
+        };
+        let Some(owner) = self.rest.filter(|_| outputs.iter().any(is_kept)) else {
             return Ok(());
         };
         let read = || self.spec().map_or([0; 32], |spec| spec.identity);
-        let identity = self.carrier.rotated().unwrap_or_else(read);
+        let identity = || self.carrier.rotated().unwrap_or_else(read);
         let shared = &self.shared;
         let place = RecordPlace {
             owner,

@@ -17,4 +17,11 @@ pub trait Sink: Send + Sync + 'static {
     /// Takes an input. Never blocks; may be called from inside a transport's own methods, so the
     /// owner queues it and never holds a lock of its own around a call of the transport.
     fn input(&self, input: Input);
+
+    /// Takes two inputs, one right after the other. The same as two calls of [`Self::input`], perhaps
+    /// with less work.
+    fn inputs(&self, first: Input, then: Input) {
+        self.input(first);
+        self.input(then);
+    }
 }

@@ -8,7 +8,6 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::StatusCode;
-use http::header::{self, HeaderMap};
 use springline_proto::error::sanitise;
 use springline_proto::json::{Skim, Span, elements};
 use springline_proto::message::{Kind, Message, ParseError, ParseErrorKind};
@@ -18,6 +17,7 @@ use springline_proto::upstream::{End, Purpose, Refusal, Stretch};
 
 use super::body::{Collected, Inflow, drain};
 use super::exchange::Exchange;
+use super::field::Fields;
 use super::request::Answer;
 use super::stretch::{LargeEvents, Passed, pass_body};
 
@@ -39,17 +39,17 @@ enum Media {
 
 impl Media {
     /// Case and parameters do not matter (RFC 9110, 8.3.1).
-    fn of(headers: &HeaderMap) -> Self {
-        let Some(value) = headers.get(header::CONTENT_TYPE) else {
+    fn of(fields: &Fields) -> Self {
+        let Some(value) = fields.first("content-type") else {
             return Self::Unnamed;
         };
         // As nearly every server spells it.
-        match value.as_bytes() {
+        match value {
             b"application/json" => return Self::Json,
             b"text/event-stream" => return Self::EventStream,
             _ => {}
         }
-        match kind_of(headers).as_str() {
+        match kind_of(fields).as_str() {
             "" => Self::Unnamed,
             "application/json" => Self::Json,
             "text/event-stream" => Self::EventStream,
@@ -60,54 +60,69 @@ impl Media {
 }
 
 /// The media type without its parameters; empty if none is named.
-fn kind_of(headers: &HeaderMap) -> String {
-    let value = headers.get(header::CONTENT_TYPE);
-    let text = value.map(|value| String::from_utf8_lossy(value.as_bytes()));
+fn kind_of(fields: &Fields) -> String {
+    let value = fields.first("content-type");
+    let text = value.map(String::from_utf8_lossy);
     let text = text.as_deref().unwrap_or_default();
     let essence = text.split(';').next().unwrap_or_default();
     essence.trim().to_ascii_lowercase()
 }
 
-/// Reads the answer to a POST and reports what it holds. Cancel safe: dropping it closes the
-/// connection.
+/// How an exchange ended, and the message that came with the end, which was not reported.
+pub(super) struct Ending {
+    pub(super) end: End,
+    pub(super) last: Option<Message>,
+}
+
+impl From<End> for Ending {
+    fn from(end: End) -> Self {
+        Self { end, last: None }
+    }
+}
+
+/// Reads the answer to a POST and reports what it holds, but for its last message. Cancel safe:
+/// dropping it closes the connection.
 pub(super) async fn read_post(
     exchange: &Exchange,
     purpose: Purpose,
     stretches: bool,
     answer: Answer,
-) -> End {
+) -> Ending {
     // What is rare is boxed: the future of a call is made and moved for each.
     if !answer.status.is_success() {
-        return End::Refused(Box::pin(refusal(exchange, answer)).await);
+        return End::Refused(Box::pin(refusal(exchange, answer)).await).into();
     }
     if purpose == Purpose::Initialize
-        && let Some(value) = answer.headers.get("mcp-session-id")
+        && let Some(value) = answer.fields.first("mcp-session-id")
     {
-        match session_id(value.as_bytes()) {
+        match session_id(value) {
             Ok(id) => exchange.minted(id),
-            Err(cause) => return broken(cause.to_owned()),
+            Err(cause) => return broken(cause.to_owned()).into(),
         }
     }
     let awaits = matches!(purpose, Purpose::Initialize | Purpose::Request);
     if matches!(answer.status.as_u16(), 202 | 204) {
-        return Box::pin(accepted(exchange, answer)).await;
+        return Box::pin(accepted(exchange, answer)).await.into();
     }
-    match Media::of(&answer.headers) {
+    let end = match Media::of(&answer.fields) {
         Media::EventStream if awaits => {
             Box::pin(read_stream(exchange, answer, None, stretches)).await
         }
-        Media::Json | Media::Unnamed => read_json(exchange, awaits, stretches, answer).await,
+        Media::Json | Media::Unnamed => {
+            return read_json(exchange, awaits, stretches, answer).await;
+        }
         Media::EventStream | Media::Other if !awaits => Box::pin(accepted(exchange, answer)).await,
         Media::Other if purpose == Purpose::Initialize => {
             End::Refused(Box::pin(refusal(exchange, answer)).await)
         }
         Media::EventStream | Media::Other => Box::pin(other_media(answer)).await,
-    }
+    };
+    end.into()
 }
 
 async fn other_media(answer: Answer) -> End {
-    let what = describe(answer.status, &answer.headers);
-    match Inflow::new(answer.body, &answer.headers) {
+    let what = describe(answer.status, &answer.fields);
+    match Inflow::new(answer.body, &answer.fields) {
         Ok(mut inflow) => {
             let (head, _) = inflow.head(EXCERPT_MAX).await;
             broken(no_message(&what, &head))
@@ -121,12 +136,12 @@ pub(super) async fn read_get(exchange: &Exchange, answer: Answer, from: Option<A
     if !answer.status.is_success() {
         return End::Refused(refusal(exchange, answer).await);
     }
-    if Media::of(&answer.headers) == Media::EventStream {
+    if Media::of(&answer.fields) == Media::EventStream {
         return read_stream(exchange, answer, from, false).await;
     }
     broken(format!(
         "{} to a GET, which is no event stream",
-        describe(answer.status, &answer.headers)
+        describe(answer.status, &answer.fields)
     ))
 }
 
@@ -137,17 +152,18 @@ async fn accepted(exchange: &Exchange, mut answer: Answer) -> End {
     End::Accepted
 }
 
-async fn read_json(exchange: &Exchange, awaits: bool, stretches: bool, answer: Answer) -> End {
-    let what = || describe(answer.status, &answer.headers);
-    let mut inflow = match Inflow::new(answer.body, &answer.headers) {
+async fn read_json(exchange: &Exchange, awaits: bool, stretches: bool, answer: Answer) -> Ending {
+    let what = || describe(answer.status, &answer.fields);
+    let mut inflow = match Inflow::new(answer.body, &answer.fields) {
         Ok(inflow) => inflow,
-        Err(_) if !awaits => return End::Accepted,
+        Err(_) if !awaits => return End::Accepted.into(),
         Err(coding) => {
-            return broken(format!(
-                "{} in the encoding {:?}, which was not asked for",
-                what(),
-                sanitise(&coding, 40)
-            ));
+            let coding = sanitise(&coding, 40);
+            let cause = format!(
+                "{} in the encoding {coding:?}, which was not asked for",
+                what()
+            );
+            return broken(cause).into();
         }
     };
     let body_max = exchange.wire.limits.body_max;
@@ -164,9 +180,9 @@ async fn read_json(exchange: &Exchange, awaits: bool, stretches: bool, answer: A
                     let after = (answer.after, inflow.into_body());
                     after.0.give_back(&exchange.wire, after.1);
                     exchange.stretch(Stretch::End);
-                    return End::Complete;
+                    return End::Complete.into();
                 }
-                Passed::Ended(end) => return end,
+                Passed::Ended(end) => return end.into(),
                 Passed::Not(begun) => inflow.collect_on(begun, body_max).await,
             }
         }
@@ -175,54 +191,63 @@ async fn read_json(exchange: &Exchange, awaits: bool, stretches: bool, answer: A
     let body = match collected {
         Ok(Collected::Whole(body)) => body,
         // The bounds are the same: it cannot be.
-        Ok(Collected::More(_)) => return End::Complete,
+        Ok(Collected::More(_)) => return End::Complete.into(),
         Ok(Collected::TooLarge { seen, id }) => {
             exchange.garbled(
                 id,
                 format!("{} with {seen} bytes or more, over {body_max}", what()),
                 true,
             );
-            return End::Complete;
+            return End::Complete.into();
         }
         // Nothing was awaited, and the status said that it was taken.
-        Err(_) if !awaits => return End::Accepted,
-        Err(error) => return broken(error.to_string()),
+        Err(_) if !awaits => return End::Accepted.into(),
+        Err(error) => return broken(error.to_string()).into(),
     };
     // Before the message is told, so that whoever waits for it finds the connection.
     answer.after.give_back(&exchange.wire, inflow.into_body());
-    report_body(exchange, awaits, what, &body)
+    report_body(exchange, awaits, what, body)
 }
 
-fn report_body(exchange: &Exchange, awaits: bool, what: impl Fn() -> String, body: &Bytes) -> End {
+fn report_body(
+    exchange: &Exchange,
+    awaits: bool,
+    what: impl Fn() -> String,
+    body: Bytes,
+) -> Ending {
     if !awaits && body.iter().all(u8::is_ascii_whitespace) {
-        return End::Accepted;
+        return End::Accepted.into();
     }
     match report(exchange, body) {
-        Ok(()) => End::Complete,
-        Err(_) if !awaits => End::Accepted,
+        Ok(last) => Ending {
+            end: End::Complete,
+            last,
+        },
+        Err(_) if !awaits => End::Accepted.into(),
         // Nothing of it is quoted: what is meant to be an answer may hold secrets.
-        Err(error) => {
+        Err((error, body)) => {
             let what = what();
             let cause = if body.iter().all(u8::is_ascii_whitespace) {
                 no_message(&what, b"")
             } else {
                 format!("{what} holds no JSON-RPC message: {error}")
             };
-            End::Unreadable {
-                cause: cause.into_boxed_str(),
-            }
+            let cause = cause.into_boxed_str();
+            End::Unreadable { cause }.into()
         }
     }
 }
 
-/// Reports the message, or each message of a batch (2025-03-26 allows batches of answers).
-fn report(exchange: &Exchange, body: &Bytes) -> Result<(), ParseError> {
-    match Message::parse(body.clone()) {
-        Ok(message) => exchange.message(message),
-        Err(error) if error.kind == (ParseErrorKind::Batch { empty: false }) => {
-            springline_proto::json::validate(body).map_err(|_| error)?;
-            for span in elements(body, Span::whole(body)) {
-                match Message::parse(span.slice(body)) {
+/// Reports each message of a batch (2025-03-26 allows batches of answers); one alone is given back.
+fn report(exchange: &Exchange, body: Bytes) -> Result<Option<Message>, (ParseError, Bytes)> {
+    match Message::try_parse(body) {
+        Ok(message) => return Ok(Some(message)),
+        Err((error, body)) if error.kind == (ParseErrorKind::Batch { empty: false }) => {
+            if springline_proto::json::validate(&body).is_err() {
+                return Err((error, body));
+            }
+            for span in elements(&body, Span::whole(&body)) {
+                match Message::parse(span.slice(&body)) {
                     Ok(message) => exchange.message(message),
                     Err(error) => exchange.garbled(error.id.clone(), error.to_string(), false),
                 }
@@ -230,7 +255,7 @@ fn report(exchange: &Exchange, body: &Bytes) -> Result<(), ParseError> {
         }
         Err(error) => return Err(error),
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Reports each message of an event stream as it comes. `from` is the event id at which it begins.
@@ -240,7 +265,7 @@ async fn read_stream(
     from: Option<Arc<str>>,
     stretches: bool,
 ) -> End {
-    let mut inflow = match Inflow::new(answer.body, &answer.headers) {
+    let mut inflow = match Inflow::new(answer.body, &answer.fields) {
         Ok(inflow) => inflow,
         Err(coding) => {
             return broken(format!(
@@ -287,7 +312,12 @@ fn report_event(exchange: &Exchange, item: SseItem) {
             if data.iter().all(u8::is_ascii_whitespace) {
                 return;
             }
-            if let Err(error) = report(exchange, &data) {
+            let told = report(exchange, data).map(|alone| {
+                if let Some(message) = alone {
+                    exchange.message(message);
+                }
+            });
+            if let Err((error, data)) = told {
                 // An event of another type is not ours to understand.
                 if event.is_none_or(|event| event == "message") {
                     // Not JSON, and yet an answer to something: that must not wait for the end.
@@ -326,7 +356,7 @@ fn session_id(value: &[u8]) -> Result<Arc<str>, &'static str> {
 async fn refusal(exchange: &Exchange, answer: Answer) -> Refusal {
     let Answer {
         status,
-        headers,
+        fields,
         body,
         credentials,
         after,
@@ -335,9 +365,9 @@ async fn refusal(exchange: &Exchange, answer: Answer) -> Refusal {
     let mut text = String::new();
     let mut rpc_code = None;
     let mut own = None;
-    let kind = kind_of(&headers);
+    let kind = kind_of(&fields);
     let mut foreign = kind == "text/html" || status.is_success();
-    if let Ok(mut inflow) = Inflow::new(body, &headers) {
+    if let Ok(mut inflow) = Inflow::new(body, &fields) {
         let (head, whole) = inflow.head(exchange.wire.limits.refusal_max).await;
         (rpc_code, text) = explain(&head, exchange.wire.limits.refusal_max);
         foreign |= head.trim_ascii_start().starts_with(b"<") && !kind.contains("json");
@@ -354,11 +384,11 @@ async fn refusal(exchange: &Exchange, answer: Answer) -> Refusal {
     }
     if matches!(status.as_u16(), 401 | 403) {
         *exchange.wire.refused.lock() = Some(Arc::clone(&credentials));
-        for value in headers.get_all(header::WWW_AUTHENTICATE) {
-            let asks = sanitise(&String::from_utf8_lossy(value.as_bytes()), EXCERPT_MAX);
+        for value in fields.all("www-authenticate") {
+            let asks = sanitise(&String::from_utf8_lossy(value), EXCERPT_MAX);
             append(&mut text, &format!("WWW-Authenticate: {asks}"));
         }
-        if let Some(note) = credentials.clock_note(headers.get(header::DATE), now) {
+        if let Some(note) = credentials.clock_note(fields.text("date"), now) {
             append(&mut text, &note);
         }
     }
@@ -367,7 +397,7 @@ async fn refusal(exchange: &Exchange, answer: Answer) -> Refusal {
         rpc_code,
         text: text.into_boxed_str(),
         foreign,
-        retry_after: retry_after(&headers, now),
+        retry_after: retry_after(&fields, now),
         answer: own,
     }
 }
@@ -428,8 +458,8 @@ fn explain(head: &[u8], max: usize) -> (Option<i64>, String) {
 }
 
 /// Seconds or a date (RFC 9110, 10.2.3); a date in the past is zero.
-fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
-    let text = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
+fn retry_after(fields: &Fields, now: SystemTime) -> Option<Duration> {
+    let text = fields.text("retry-after")?.trim();
     if let Ok(seconds) = text.parse() {
         return Some(Duration::from_secs(seconds));
     }
@@ -437,11 +467,10 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     Some(at.duration_since(now).unwrap_or_default())
 }
 
-fn describe(status: StatusCode, headers: &HeaderMap) -> String {
-    let media = headers.get(header::CONTENT_TYPE).map_or_else(
-        || "no media type".into(),
-        |value| String::from_utf8_lossy(value.as_bytes()),
-    );
+fn describe(status: StatusCode, fields: &Fields) -> String {
+    let media = fields
+        .first("content-type")
+        .map_or_else(|| "no media type".into(), String::from_utf8_lossy);
     format!("HTTP {} with {}", status.as_u16(), sanitise(&media, 80))
 }
 
@@ -464,17 +493,11 @@ fn broken(cause: String) -> End {
 mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
-    use http::HeaderMap;
-
-    use super::{Media, describe_page, explain, retry_after, session_id};
+    use super::{Fields, Media, describe_page, explain, retry_after, session_id};
 
     #[test]
     fn media_types_are_known_in_any_spelling() {
-        let media = |value: &str| {
-            let mut headers = HeaderMap::new();
-            headers.insert("content-type", value.parse().unwrap());
-            Media::of(&headers)
-        };
+        let media = |value: &str| Media::of(&Fields::made(&[("Content-Type", value)]));
         assert_eq!(media("Application/JSON;charset=UTF-8"), Media::Json);
         assert_eq!(media("application/vnd.x+json"), Media::Json);
         assert_eq!(
@@ -483,7 +506,7 @@ mod tests {
         );
         assert_eq!(media("text/html"), Media::Other);
         assert_eq!(media("application/jsonp"), Media::Other);
-        assert_eq!(Media::of(&HeaderMap::new()), Media::Unnamed);
+        assert_eq!(Media::of(&Fields::default()), Media::Unnamed);
     }
 
     #[test]
@@ -529,11 +552,7 @@ mod tests {
     #[test]
     fn retry_after_is_seconds_or_a_date() {
         let now = UNIX_EPOCH + Duration::from_secs(784_111_777);
-        let after = |value: &str| {
-            let mut headers = HeaderMap::new();
-            headers.insert("retry-after", value.parse().unwrap());
-            retry_after(&headers, now)
-        };
+        let after = |value: &str| retry_after(&Fields::made(&[("Retry-After", value)]), now);
         assert_eq!(after("120"), Some(Duration::from_mins(2)));
         assert_eq!(
             after("Sun, 06 Nov 1994 08:50:07 GMT"),

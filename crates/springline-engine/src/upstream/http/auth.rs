@@ -64,11 +64,17 @@ pub enum CredentialsError {
     Value(String),
 }
 
+/// Who we are, unless the entry says otherwise.
+pub(super) const AGENT: &[u8] =
+    concat!("user-agent: springline/", env!("CARGO_PKG_VERSION"), "\r\n").as_bytes();
+
 /// The values that every request of an entry carries.
 #[derive(Clone, Eq, PartialEq)]
 pub struct Credentials {
     headers: HeaderMap,
     auth: HttpAuth,
+    /// All of it as it stands in a head, with [`AGENT`]; nothing if it is signed for each request.
+    lines: Option<Box<[u8]>>,
 }
 
 impl fmt::Debug for Credentials {
@@ -76,7 +82,7 @@ impl fmt::Debug for Credentials {
         f.debug_struct("Credentials")
             .field("headers", &self.headers.keys().collect::<Vec<_>>())
             .field("auth", &self.auth)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 
@@ -109,9 +115,16 @@ impl Credentials {
             value.set_sensitive(true);
             headers.append(name.clone(), value);
         }
-        let credentials = Self { headers, auth };
-        // A probe, so that a value that cannot be sent is told at load and not at the first call.
-        credentials.sign(&mut HeaderMap::new(), &Method::POST, "/", UNIX_EPOCH)?;
+        let mut credentials = Self {
+            headers,
+            auth,
+            lines: None,
+        };
+        // Also a probe, so that a value that cannot be sent is told at load and not at the first call.
+        let mut all = HeaderMap::new();
+        credentials.sign(&mut all, &Method::POST, "/", UNIX_EPOCH)?;
+        let is_signed = matches!(credentials.auth, HttpAuth::RmqHmacSha256 { .. });
+        credentials.lines = (!is_signed).then(|| lines_of(&all));
         Ok(credentials)
     }
 
@@ -120,7 +133,13 @@ impl Credentials {
         Self {
             headers: HeaderMap::new(),
             auth: HttpAuth::None,
+            lines: Some(AGENT.into()),
         }
+    }
+
+    /// All that these put into a head, if it is the same for each request.
+    pub(super) fn lines(&self) -> Option<&[u8]> {
+        self.lines.as_deref()
     }
 
     /// Adds `Basic` from the user information of a URL, unless something authenticates already.
@@ -134,6 +153,7 @@ impl Credentials {
         }
         if let Some(value) = basic(url) {
             self.headers.insert(header::AUTHORIZATION, value);
+            self.lines = Some(lines_of(&self.headers));
         }
         self
     }
@@ -187,11 +207,11 @@ impl Credentials {
 
     /// What a refusal with 401 may be due to, if the server's clock shows it: signatures hold for
     /// five minutes only, and the server's answer is the same for every cause.
-    pub(super) fn clock_note(&self, date: Option<&HeaderValue>, now: SystemTime) -> Option<String> {
+    pub(super) fn clock_note(&self, date: Option<&str>, now: SystemTime) -> Option<String> {
         if !matches!(self.auth, HttpAuth::RmqHmacSha256 { .. }) {
             return None;
         }
-        let theirs = httpdate::parse_http_date(date?.to_str().ok()?).ok()?;
+        let theirs = httpdate::parse_http_date(date?).ok()?;
         let apart = now
             .duration_since(theirs)
             .or_else(|_| theirs.duration_since(now))
@@ -204,6 +224,21 @@ impl Credentials {
             )
         })
     }
+}
+
+/// Fields as they stand in a head.
+fn lines_of(headers: &HeaderMap) -> Box<[u8]> {
+    let mut lines = Vec::new();
+    for (name, value) in headers {
+        lines.extend_from_slice(name.as_str().as_bytes());
+        lines.extend_from_slice(b": ");
+        lines.extend_from_slice(value.as_bytes());
+        lines.extend_from_slice(b"\r\n");
+    }
+    if !headers.contains_key(header::USER_AGENT) {
+        lines.extend_from_slice(AGENT);
+    }
+    lines.into_boxed_slice()
 }
 
 /// A header value that `Debug` does not show.
@@ -422,6 +457,9 @@ mod tests {
             .sign(&mut headers, &Method::GET, "/", UNIX_EPOCH)
             .unwrap();
         assert_eq!(headers["authorization"], "Basic bWU6cEBzcw==");
+        let lines = Credentials::none().or_basic(&url);
+        let lines = String::from_utf8_lossy(lines.lines().unwrap()).into_owned();
+        assert!(lines.starts_with("authorization: Basic bWU6cEBzcw==\r\nuser-agent: "));
         let given = Credentials::new([("authorization", "x")], HttpAuth::None).unwrap();
         let mut headers = HeaderMap::new();
         given
@@ -429,6 +467,27 @@ mod tests {
             .sign(&mut headers, &Method::GET, "/", UNIX_EPOCH)
             .unwrap();
         assert_eq!(headers["authorization"], "x");
+    }
+
+    #[test]
+    fn what_is_the_same_in_each_request_is_written_once() {
+        let token = HttpAuth::Bearer {
+            token: "hush".to_owned(),
+        };
+        let configured = [("user-agent", "mine"), ("authorization", "old"), ("a", "b")];
+        let credentials = Credentials::new(configured, token).unwrap();
+        let lines = String::from_utf8_lossy(credentials.lines().unwrap()).into_owned();
+        assert_eq!(
+            lines,
+            "user-agent: mine\r\nauthorization: Bearer hush\r\na: b\r\n"
+        );
+        assert_eq!(Credentials::none().lines(), Some(super::AGENT));
+        let signed = Credentials::new([], rmq()).unwrap();
+        assert_eq!(
+            signed.lines(),
+            None,
+            "each request has a signature of its own"
+        );
     }
 
     #[test]

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use flate2::write::MultiGzDecoder;
-use http::HeaderMap;
 use springline_proto::json::Skim;
 
+use super::field::Fields;
 use super::framing::Body;
 
 /// Compressed bytes that are decoded at a time: a bomb can swell a step to 1,000 times this, and
@@ -55,10 +55,10 @@ pub(super) struct Inflow {
 
 impl Inflow {
     /// Takes over a body; an encoding that was not asked for is an error that names it.
-    pub(super) fn new(body: Body, headers: &HeaderMap) -> Result<Self, String> {
+    pub(super) fn new(body: Body, fields: &Fields) -> Result<Self, String> {
         let mut coding = Coding::Plain;
-        for value in headers.get_all(http::header::CONTENT_ENCODING) {
-            for name in String::from_utf8_lossy(value.as_bytes()).split(',') {
+        for value in fields.all("content-encoding") {
+            for name in String::from_utf8_lossy(value).split(',') {
                 let name = name.trim().to_ascii_lowercase();
                 match (name.as_str(), &coding) {
                     ("" | "identity", _) => {}

@@ -6,7 +6,9 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use http::header::{self, HeaderMap, HeaderValue};
+use http::header::HeaderValue;
+
+use super::field::Fields;
 
 /// Cookies that one session keeps; the oldest goes beyond it (I8). Browsers keep 50 for a domain.
 const COOKIES_MAX: usize = 64;
@@ -31,9 +33,9 @@ pub(super) struct Jar {
 
 impl Jar {
     /// Takes in every `Set-Cookie` of an answer to a request for `path`.
-    pub(super) fn store(&mut self, headers: &HeaderMap, path: &str, now: SystemTime) {
-        for value in headers.get_all(header::SET_COOKIE) {
-            let Ok(text) = std::str::from_utf8(value.as_bytes()) else {
+    pub(super) fn store(&mut self, fields: &Fields, path: &str, now: SystemTime) {
+        for value in fields.all("set-cookie") {
+            let Ok(text) = std::str::from_utf8(value) else {
                 continue;
             };
             let Some(cookie) = parse(text, path, now) else {
@@ -55,6 +57,11 @@ impl Jar {
                 self.cookies.push(cookie);
             }
         }
+    }
+
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.cookies.is_empty()
     }
 
     /// The value of `Cookie` for a request for `path`; none if there is none to send. `configured`
@@ -166,20 +173,20 @@ fn path_matches(cookie: &str, request: &str) -> bool {
 mod tests {
     use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-    use http::header::{HeaderMap, HeaderValue, SET_COOKIE};
+    use http::header::HeaderValue;
 
-    use super::{COOKIES_MAX, Jar};
+    use super::{COOKIES_MAX, Fields, Jar};
 
     fn now() -> SystemTime {
         UNIX_EPOCH + Duration::from_hours(500_000)
     }
 
     fn store(jar: &mut Jar, cookies: &[&str]) {
-        let mut headers = HeaderMap::new();
-        for cookie in cookies {
-            headers.append(SET_COOKIE, HeaderValue::from_str(cookie).unwrap());
-        }
-        jar.store(&headers, "/api/mcp", now());
+        let named: Vec<_> = cookies
+            .iter()
+            .map(|cookie| ("Set-Cookie", *cookie))
+            .collect();
+        jar.store(&Fields::made(&named), "/api/mcp", now());
     }
 
     fn sent(jar: &mut Jar, path: &str, is_secure: bool) -> String {

@@ -4,6 +4,7 @@
 //! left. It must not know requests, sessions or the pool.
 
 use std::fmt;
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher, Hash, Hasher};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -76,7 +77,7 @@ impl fmt::Display for Origin {
 }
 
 /// What a connection is: also what makes two of them interchangeable.
-#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Place {
     /// The server entry; connections never cross entries.
     pub(super) server: Arc<str>,
@@ -84,6 +85,33 @@ pub(super) struct Place {
     /// `host:port` of the proxy.
     pub(super) proxy: Option<String>,
     pub(super) ca: Option<PathBuf>,
+    /// Of all of the above, made once: each call looks for a connection to its place, and leaves one.
+    hash: u64,
+}
+
+impl Place {
+    pub(super) fn new(
+        server: Arc<str>,
+        origin: Origin,
+        proxy: Option<String>,
+        ca: Option<PathBuf>,
+    ) -> Self {
+        // Without random keys: places are the operator's words, and equal ones must meet.
+        let hash = BuildHasherDefault::<DefaultHasher>::new();
+        Self {
+            hash: hash.hash_one((&server, &origin, &proxy, &ca)),
+            server,
+            origin,
+            proxy,
+            ca,
+        }
+    }
+}
+
+impl Hash for Place {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
 }
 
 /// Why no connection could be made. No byte of a request left.

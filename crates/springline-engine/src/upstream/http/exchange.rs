@@ -13,7 +13,7 @@ use springline_proto::json::Pieces;
 use springline_proto::message::Message;
 use springline_proto::upstream::{End, Input, Route, Stretch};
 
-use super::answer::{read_get, read_post};
+use super::answer::{Ending, read_get, read_post};
 use super::body::drain;
 use super::request::{Ask, request};
 use super::{DeleteOutcome, Instance, Post, Wire};
@@ -43,7 +43,7 @@ impl Exchange {
         drop(ask);
         let end = match sent {
             Ok(answer) => read_post(&self, purpose, stretches, answer).await,
-            Err(end) => end,
+            Err(end) => end.into(),
         };
         self.ended(end);
     }
@@ -65,7 +65,7 @@ impl Exchange {
             Ok(answer) => read_get(&self, answer, from).await,
             Err(end) => end,
         };
-        self.ended(end);
+        self.ended(end.into());
     }
 
     pub(super) fn minted(&self, session_id: Arc<str>) {
@@ -77,11 +77,15 @@ impl Exchange {
     }
 
     pub(super) fn message(&self, message: Message) {
-        self.wire.sink.input(Input::Message {
+        self.wire.sink.input(self.heard(message));
+    }
+
+    fn heard(&self, message: Message) -> Input {
+        Input::Message {
             generation: self.generation,
             exchange: Some(self.id),
             message,
-        });
+        }
     }
 
     pub(super) fn stretch(&self, stretch: Stretch) {
@@ -104,15 +108,20 @@ impl Exchange {
 
     /// Reports the end, unless the exchange was dropped. Its name is free before the report, since
     /// the machine may use it at once for a resumption.
-    fn ended(self, end: End) {
-        if self.instance.remove(self.id).is_none() {
-            return;
-        }
-        self.wire.sink.input(Input::Ended {
+    fn ended(self, Ending { end, last }: Ending) {
+        let is_listed = self.instance.remove(self.id).is_some();
+        let sink = &self.wire.sink;
+        let ended = Input::Ended {
             generation: self.generation,
             exchange: self.id,
             end,
-        });
+        };
+        match (last, is_listed) {
+            (Some(message), true) => sink.inputs(self.heard(message), ended),
+            (Some(message), false) => sink.input(self.heard(message)),
+            (None, true) => sink.input(ended),
+            (None, false) => {}
+        }
     }
 }
 

@@ -11,13 +11,13 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{StatusCode, Version};
 use springline_proto::json::Pieces;
 use tokio::io::{AsyncReadExt as _, AsyncWrite as _};
 
 use super::chunk::{Chunked, Step};
 use super::dial::Channel;
+use super::field::Fields;
 
 /// Fields of an answer's head.
 const FIELDS_MAX: usize = 100;
@@ -55,7 +55,7 @@ pub(super) enum AskError {
 /// The head of an answer.
 pub(super) struct Head {
     pub(super) status: StatusCode,
-    pub(super) headers: HeaderMap,
+    pub(super) fields: Fields,
 }
 
 /// Where the body of an answer ends.
@@ -353,22 +353,22 @@ fn parse(buffer: &mut BytesMut) -> Result<Option<(Head, Framing, bool)>, String>
         if buffer.is_empty() {
             return Ok(None);
         }
-        let Some((status, version, headers)) = parse_head(buffer)? else {
+        let Some((status, version, fields)) = parse_head(buffer)? else {
             return Ok(None);
         };
         // 101 would be another protocol, which was not asked for: it is a refusal.
         if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
             continue;
         }
-        let framing = framing(status, &headers)?;
-        let keeps = keeps(version, &headers)
+        let framing = framing(status, &fields)?;
+        let keeps = keeps(version, &fields)
             && !matches!(framing, Framing::Close)
             && status != StatusCode::SWITCHING_PROTOCOLS;
-        return Ok(Some((Head { status, headers }, framing, keeps)));
+        return Ok(Some((Head { status, fields }, framing, keeps)));
     }
 }
 
-type RawHead = (StatusCode, Version, HeaderMap);
+type RawHead = (StatusCode, Version, Fields);
 
 fn parse_head(buffer: &mut BytesMut) -> Result<Option<RawHead>, String> {
     let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
@@ -392,39 +392,20 @@ fn parse_head(buffer: &mut BytesMut) -> Result<Option<RawHead>, String> {
         Some(0) => Version::HTTP_10,
         _ => Version::HTTP_11,
     };
-    // One copy for all fields: the values share it.
-    let raw = Bytes::copy_from_slice(buffer.get(..len).unwrap_or_default());
-    let start = buffer.as_ptr() as usize;
-    let mut headers = HeaderMap::with_capacity(answer.headers.len());
-    for field in answer.headers.iter() {
-        let at = field.value.as_ptr() as usize - start;
-        let value = raw.slice(at..at + field.value.len());
-        let (Ok(name), Ok(value)) = (
-            HeaderName::from_bytes(field.name.as_bytes()),
-            HeaderValue::from_maybe_shared(value),
-        ) else {
-            return Err("a field of the answer's head cannot be read".to_owned());
-        };
-        headers.append(name, value);
-    }
+    let fields = Fields::of(buffer.get(..len).unwrap_or_default(), answer.headers);
     buffer.advance(len);
-    Ok(Some((status, version, headers)))
+    Ok(Some((status, version, fields)))
 }
 
 /// RFC 9112, 6.3.
-fn framing(status: StatusCode, headers: &HeaderMap) -> Result<Framing, String> {
+fn framing(status: StatusCode, fields: &Fields) -> Result<Framing, String> {
     if status == StatusCode::NO_CONTENT || status == StatusCode::NOT_MODIFIED {
         return Ok(Framing::Length(0));
     }
-    if headers.contains_key(header::TRANSFER_ENCODING) {
-        let last = headers
-            .get_all(header::TRANSFER_ENCODING)
-            .iter()
-            .next_back();
-        let is_chunked = last.is_some_and(|value| {
-            let text = value.as_bytes().rsplit(|byte| *byte == b',').next();
-            text.is_some_and(|text| text.trim_ascii().eq_ignore_ascii_case(b"chunked"))
-        });
+    if let Some(last) = fields.all("transfer-encoding").next_back() {
+        let text = last.rsplit(|byte| *byte == b',').next();
+        let is_chunked =
+            text.is_some_and(|text| text.trim_ascii().eq_ignore_ascii_case(b"chunked"));
         return Ok(if is_chunked {
             Framing::Chunked(Chunked::default())
         } else {
@@ -432,8 +413,8 @@ fn framing(status: StatusCode, headers: &HeaderMap) -> Result<Framing, String> {
         });
     }
     let mut length = None;
-    for value in headers.get_all(header::CONTENT_LENGTH) {
-        for part in value.as_bytes().split(|byte| *byte == b',') {
+    for value in fields.all("content-length") {
+        for part in value.split(|byte| *byte == b',') {
             let text = std::str::from_utf8(part.trim_ascii()).unwrap_or_default();
             let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
             let told = text.parse::<u64>().ok().filter(|_| is_number);
@@ -446,10 +427,10 @@ fn framing(status: StatusCode, headers: &HeaderMap) -> Result<Framing, String> {
     Ok(length.map_or(Framing::Close, Framing::Length))
 }
 
-fn keeps(version: Version, headers: &HeaderMap) -> bool {
+fn keeps(version: Version, fields: &Fields) -> bool {
     let says = |word: &[u8]| {
-        headers.get_all(header::CONNECTION).iter().any(|value| {
-            let mut words = value.as_bytes().split(|byte| *byte == b',');
+        fields.all("connection").any(|value| {
+            let mut words = value.split(|byte| *byte == b',');
             words.any(|said| said.trim_ascii().eq_ignore_ascii_case(word))
         })
     };

@@ -14,6 +14,7 @@ mod chunk;
 mod cookie;
 mod dial;
 mod exchange;
+mod field;
 mod framing;
 mod pool;
 mod proxy;
@@ -30,6 +31,7 @@ use std::error::Error;
 use std::fmt;
 use std::future::poll_fn;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
@@ -354,9 +356,13 @@ impl HttpTransport {
         post: Post,
         errand: &mut Errand,
     ) {
-        self.start(generation, exchange, "http exchange", errand, |exchange| {
-            exchange.post(post)
-        });
+        self.start(
+            generation,
+            exchange,
+            "http exchange",
+            errand,
+            move |exchange| exchange.post(post),
+        );
     }
 
     /// Goes on with the broken stream of an exchange, by GET, after a pause.
@@ -369,9 +375,13 @@ impl HttpTransport {
         route: Route,
     ) {
         let none = &mut Errand::none();
-        self.start(generation, exchange, "http resumption", none, |exchange| {
-            exchange.stream(Some(last_event_id), delay, route)
-        });
+        self.start(
+            generation,
+            exchange,
+            "http resumption",
+            none,
+            move |exchange| exchange.stream(Some(last_event_id), delay, route),
+        );
     }
 
     /// Opens the standalone GET stream, after a pause.
@@ -384,7 +394,7 @@ impl HttpTransport {
         route: Route,
     ) {
         let none = &mut Errand::none();
-        self.start(generation, exchange, "http stream", none, |exchange| {
+        self.start(generation, exchange, "http stream", none, move |exchange| {
             exchange.stream(last_event_id, delay, route)
         });
     }
@@ -471,7 +481,7 @@ impl HttpTransport {
         id: ExchangeId,
         name: &'static str,
         errand: &mut Errand,
-        run: impl FnOnce(Exchange) -> F,
+        run: impl FnOnce(Exchange) -> F + Send + 'static,
     ) where
         F: Future<Output = ()> + Send + 'static,
     {
@@ -479,19 +489,19 @@ impl HttpTransport {
             tracing::debug!(%generation, "an exchange of a generation that is not open");
             return;
         };
-        let wire = Arc::clone(&self.wire);
-        let task = run(Exchange {
-            wire,
+        let exchange = Exchange {
+            wire: Arc::clone(&self.wire),
             instance: Arc::clone(&instance),
             generation,
             id,
-        });
+        };
         // The lock is held over the start, so that the task cannot end before it is listed.
         let mut exchanges = instance.exchanges.lock();
         let running = if errand.has_room() {
             let instance = Arc::clone(&instance);
-            let mut task = Box::pin(task);
             errand.take_on(name, async move {
+                // Made here, where it stays: it is large.
+                let mut task = pin!(run(exchange));
                 poll_fn(|cx| {
                     if instance.is_wanted(id, cx) {
                         task.as_mut().poll(cx)
@@ -503,7 +513,7 @@ impl HttpTransport {
             });
             Running::Errand(None)
         } else {
-            Running::Task(spawn::named(name, task).abort_handle())
+            Running::Task(spawn::named(name, run(exchange)).abort_handle())
         };
         let before = put(&mut exchanges, id, running);
         drop(exchanges);

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::dial::Place;
+use super::field::Fields;
 use super::framing::Connection;
 use crate::lane::{self, LANES_MAX};
 use crate::{clock, spawn};
@@ -174,8 +175,8 @@ async fn sweep(pool: Weak<Pool>, stock: usize) {
 }
 
 /// The time of `Keep-Alive: timeout=N, max=M`.
-pub(super) fn keep_alive_hint(headers: &http::HeaderMap) -> Option<Duration> {
-    let value = headers.get("keep-alive")?.to_str().ok()?;
+pub(super) fn keep_alive_hint(fields: &Fields) -> Option<Duration> {
+    let value = fields.text("keep-alive")?;
     value.split(',').find_map(|part| {
         let (key, value) = part.split_once('=')?;
         let seconds = value.trim().trim_matches('"').parse().ok()?;
@@ -189,21 +190,15 @@ pub(super) fn keep_alive_hint(headers: &http::HeaderMap) -> Option<Duration> {
 mod tests {
     use std::time::Duration;
 
-    use http::HeaderMap;
-
-    use super::keep_alive_hint;
+    use super::{Fields, keep_alive_hint};
 
     #[test]
     fn the_hint_is_read_in_any_spelling() {
-        let hint = |value: &str| {
-            let mut headers = HeaderMap::new();
-            headers.insert("keep-alive", value.parse().unwrap());
-            keep_alive_hint(&headers)
-        };
+        let hint = |value: &str| keep_alive_hint(&Fields::made(&[("keep-alive", value)]));
         assert_eq!(hint("timeout=5"), Some(Duration::from_secs(5)));
         assert_eq!(hint("max=100, Timeout = 72"), Some(Duration::from_secs(72)));
         assert_eq!(hint("timeout=soon"), None);
         assert_eq!(hint("max=5"), None);
-        assert_eq!(keep_alive_hint(&HeaderMap::new()), None);
+        assert_eq!(keep_alive_hint(&Fields::default()), None);
     }
 }

@@ -13,9 +13,10 @@ use springline_proto::json::Pieces;
 use springline_proto::upstream::{End, Refusal, Route};
 use url::Url;
 
-use super::auth::Credentials;
+use super::auth::{AGENT, Credentials};
 use super::body::drain;
 use super::dial::{Place, dial};
+use super::field::Fields;
 use super::framing::{AskError, Body, Connection};
 use super::pool::keep_alive_hint;
 use super::proxy::Way;
@@ -43,20 +44,10 @@ pub(super) struct Ask {
     pub(super) alone: bool,
 }
 
-impl Ask {
-    fn accept(&self) -> &'static str {
-        if self.method == Method::GET {
-            "text/event-stream"
-        } else {
-            "application/json, text/event-stream"
-        }
-    }
-}
-
 /// The head of an answer, and the way to its body.
 pub(super) struct Answer {
     pub(super) status: StatusCode,
-    pub(super) headers: HeaderMap,
+    pub(super) fields: Fields,
     pub(super) body: Body,
     /// What the request was authenticated with.
     pub(super) credentials: Arc<Credentials>,
@@ -101,7 +92,7 @@ pub(super) async fn request(wire: &Wire, instance: &Instance, ask: &Ask) -> Resu
         if !matches!(answer.status.as_u16(), 301 | 302 | 303 | 307 | 308) {
             return Ok(answer);
         }
-        match next_hop(&site.url, answer.status, &answer.headers, hop) {
+        match next_hop(&site.url, answer.status, &answer.fields, hop) {
             Ok(next) => {
                 if Box::pin(drain(&mut answer.body)).await {
                     answer.after.give_back(wire, answer.body);
@@ -127,11 +118,8 @@ pub(super) async fn request(wire: &Wire, instance: &Instance, ask: &Ask) -> Resu
 
 /// 307 and 308 keep method and body, so they are followed, on the same origin only: a signed
 /// request must not be aimed elsewhere.
-fn next_hop(url: &Url, status: StatusCode, headers: &HeaderMap, hop: u32) -> Result<Url, String> {
-    let location = headers
-        .get(header::LOCATION)
-        .and_then(|value| std::str::from_utf8(value.as_bytes()).ok())
-        .and_then(|text| url.join(text).ok());
+fn next_hop(url: &Url, status: StatusCode, fields: &Fields, hop: u32) -> Result<Url, String> {
+    let location = fields.text("location").and_then(|text| url.join(text).ok());
     let Some(mut next) = location else {
         return Err("a redirect that names no usable place; it is not followed".to_owned());
     };
@@ -178,20 +166,19 @@ async fn attempt(wire: &Wire, instance: &Instance, ask: &Ask, site: &Site) -> Re
         let head = head(wire, instance, ask, site, &credentials).map_err(unsent)?;
         match connection.ask(head, &ask.body).await {
             Ok((head, body)) => {
-                if head.headers.contains_key(header::SET_COOKIE) {
-                    instance
-                        .jar
-                        .lock()
-                        .store(&head.headers, site.url.path(), wire.shared.wall());
+                if head.fields.has("set-cookie") {
+                    let now = wire.shared.wall();
+                    let mut jar = instance.jar.lock();
+                    jar.store(&head.fields, site.url.path(), now);
                 }
                 let after = After {
                     place: Arc::clone(place),
-                    hint: keep_alive_hint(&head.headers),
+                    hint: keep_alive_hint(&head.fields),
                     alone: ask.alone,
                 };
                 return Ok(Answer {
                     status: head.status,
-                    headers: head.headers,
+                    fields: head.fields,
                     body,
                     credentials,
                     after,
@@ -230,10 +217,45 @@ fn head(
     site: &Site,
     credentials: &Credentials,
 ) -> Result<Vec<u8>, String> {
-    let now = wire.shared.wall();
     let body = ask.body.len();
     let room = if body <= JOINED_ROOM { body } else { 0 };
     let mut out = Vec::with_capacity(HEAD_ROOM + room);
+    match (&site.opening, credentials.lines()) {
+        (Some(opening), Some(lines))
+            if ask.method == Method::POST && instance.jar.lock().is_empty() =>
+        {
+            out.extend_from_slice(opening);
+            out.extend_from_slice(lines);
+        }
+        _ => open_anew(&mut out, wire, instance, ask, site, credentials)?,
+    }
+    if ask.method == Method::GET {
+        out.extend_from_slice(b"accept: text/event-stream\r\n");
+    } else {
+        out.extend_from_slice(b"accept: application/json, text/event-stream\r\n");
+    }
+    out.extend_from_slice(b"accept-encoding: gzip\r\n");
+    if ask.method == Method::POST {
+        out.extend_from_slice(b"content-type: application/json\r\ncontent-length: ");
+        put_number(&mut out, body);
+        out.extend_from_slice(b"\r\n");
+    }
+    route_fields(&mut out, ask)?;
+    out.extend_from_slice(b"\r\n");
+    Ok(out)
+}
+
+/// The beginning of a head that is not the same for all requests: its method, signature or cookies are
+/// its own.
+fn open_anew(
+    out: &mut Vec<u8>,
+    wire: &Wire,
+    instance: &Instance,
+    ask: &Ask,
+    site: &Site,
+    credentials: &Credentials,
+) -> Result<(), String> {
+    let now = wire.shared.wall();
     let secure = site.place.origin.secure;
     out.extend_from_slice(ask.method.as_str().as_bytes());
     out.push(b' ');
@@ -253,7 +275,7 @@ fn head(
     }
     out.extend_from_slice(site.path.as_bytes());
     out.extend_from_slice(b" HTTP/1.1\r\n");
-    field(&mut out, "host", site.authority.as_bytes())?;
+    field(out, "host", site.authority.as_bytes())?;
     let cookies =
         instance
             .jar
@@ -263,21 +285,27 @@ fn head(
         configured.insert(header::COOKIE, cookies);
     }
     for (name, value) in &configured {
-        field(&mut out, name.as_str(), value.as_bytes())?;
+        field(out, name.as_str(), value.as_bytes())?;
     }
     if !configured.contains_key(header::USER_AGENT) {
-        let agent = concat!("user-agent: springline/", env!("CARGO_PKG_VERSION"), "\r\n");
-        out.extend_from_slice(agent.as_bytes());
+        out.extend_from_slice(AGENT);
     }
-    field(&mut out, "accept", ask.accept().as_bytes())?;
-    out.extend_from_slice(b"accept-encoding: gzip\r\n");
-    if ask.method == Method::POST {
-        out.extend_from_slice(b"content-type: application/json\r\n");
-        field(&mut out, "content-length", body.to_string().as_bytes())?;
+    Ok(())
+}
+
+/// Appends a number in decimal digits.
+fn put_number(out: &mut Vec<u8>, mut number: usize) {
+    let mut digits = [b'0'; 20];
+    let mut at = digits.len();
+    for digit in digits.iter_mut().rev() {
+        *digit = b'0' + u8::try_from(number % 10).unwrap_or_default();
+        at -= 1;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
     }
-    route_fields(&mut out, ask)?;
-    out.extend_from_slice(b"\r\n");
-    Ok(out)
+    out.extend_from_slice(digits.get(at..).unwrap_or_default());
 }
 
 /// What ties a request to its session (I14; 2025-11-25 basic/transports).
@@ -297,8 +325,12 @@ fn route_fields(out: &mut Vec<u8>, ask: &Ask) -> Result<(), String> {
 
 /// Appends a field, unless its value would break the head.
 fn field(out: &mut Vec<u8>, name: &str, value: &[u8]) -> Result<(), String> {
-    let breaks = |byte: &u8| (*byte < b' ' && *byte != b'\t') || *byte == 0x7F;
-    if value.iter().any(breaks) {
+    let breaks = |byte: u8| (byte < b' ' && byte != b'\t') || byte == 0x7F;
+    // Without a way out, so that the compiler looks at many at once.
+    if value
+        .iter()
+        .fold(false, |found, byte| found | breaks(*byte))
+    {
         return Err(format!("the value of {name} cannot stand in a header"));
     }
     out.extend_from_slice(name.as_bytes());

@@ -23,6 +23,8 @@ pub(super) struct Site {
     pub(super) path: Box<str>,
     /// The value of `Host`.
     pub(super) authority: Box<str>,
+    /// The head of a POST up to the credentials, unless a proxy is to see another one.
+    pub(super) opening: Option<Box<[u8]>>,
     /// What sessions began with last: mostly all have the same. Held for a look or a change.
     credentials: Mutex<Arc<Credentials>>,
 }
@@ -46,19 +48,21 @@ impl Site {
             Way::Via(proxy) => Some(proxy.to_string()),
             Way::Direct | Way::Unusable(_) => None,
         };
-        let authority = origin.authority().into();
-        let place = Place {
-            server,
-            origin,
-            proxy,
-            ca,
-        };
+        let authority: Box<str> = origin.authority().into();
+        let is_absolute = matches!(way, Way::Via(_)) && !origin.secure;
+        let can_stand = authority.bytes().all(|byte| byte.is_ascii_graphic());
+        let opening = (!is_absolute && can_stand).then(|| {
+            let text = format!("POST {path} HTTP/1.1\r\nhost: {authority}\r\n");
+            text.into_bytes().into_boxed_slice()
+        });
+        let place = Place::new(server, origin, proxy, ca);
         Ok(Self {
             url,
             place: Arc::new(place),
             way,
             path,
             authority,
+            opening,
             credentials: Mutex::new(Arc::new(Credentials::none())),
         })
     }
