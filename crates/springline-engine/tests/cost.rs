@@ -27,11 +27,11 @@ use springline_proto::session::{Accept, Downstream, Endpoint, Part};
 
 /// Allocations of one call, from its bytes to the bytes of its answer. nginx needs none, hyper on
 /// both sides alone more than this.
-const CALL_ALLOCATIONS_MAX: f64 = 18.0;
+const CALL_ALLOCATIONS_MAX: f64 = 18.5;
 
 /// The same on a kept connection, from what the socket gives to what it takes: head, checks, body
 /// and answer included.
-const CONNECTION_ALLOCATIONS_MAX: f64 = 19.0;
+const CONNECTION_ALLOCATIONS_MAX: f64 = 19.5;
 
 /// Bytes that an open session keeps while nothing happens in it, its events and records in memory
 /// included.
