@@ -276,6 +276,10 @@ impl World {
                 licence.opens += 1;
             }
             Told::Resumed { .. } => licence.spent = true,
+            Told::Ended {
+                reason: "abandoned",
+                ..
+            } if licence.released > 0 => licence.released -= 1,
             Told::StartFailed { .. }
             | Told::Ended {
                 reason: "abandoned" | "no session uses it",

@@ -162,6 +162,9 @@ pub(crate) struct Licence {
     pub(crate) losses: u32,
     /// Instances that the machine may open yet.
     pub(crate) opens: u32,
+    /// Handshakes that were released with the last session: each gave its right back at once, and not
+    /// when its late answer ends it.
+    pub(crate) released: u32,
 }
 
 /// The world of one run.
@@ -396,6 +399,8 @@ impl World {
         }
         let may_idle = matches!(input, Input::Timer)
             && matches!(self.seats[at].machine.standby(), Standby::Ready(_));
+        let may_release =
+            self.seats[at].is_shared() && self.seats[at].machine.standby() == Standby::Starting;
         self.seats[at].machine.handle(now, input);
         if may_idle && self.seats[at].machine.standby() == Standby::Idle {
             // Nobody used it: the next call may open another.
@@ -404,6 +409,15 @@ impl World {
         let machine = &mut self.seats[at].machine;
         let outputs: VecDeque<Output> = std::iter::from_fn(|| machine.poll()).collect();
         let seat = &mut self.seats[at];
+        if may_release
+            && seat.machine.standby() == Standby::Idle
+            && outputs
+                .iter()
+                .any(|output| matches!(output, Output::Forget))
+        {
+            seat.licence.opens += 1;
+            seat.licence.released += 1;
+        }
         if let Some(writing) = seat.writing.as_mut().filter(|_| seat.catches_up) {
             writing.extend(outputs);
             return;
