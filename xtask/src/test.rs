@@ -96,15 +96,9 @@ const BUILD: &[&str] = &["build", "--workspace", "--lib", "--bins", "--tests"];
 const SIMULATOR: &[&str] = &["run", "--quiet", "--package", "springline-sim", "--"];
 const DOC_TESTS: &[&str] = &["test", "--quiet", "--workspace", "--doc"];
 
-/// The scenes of which a million seeds passed. In `global` some seeds of a hundred thousand still fail
-/// (docs/testing.md).
-const FRESH_SCENES: &[&str] = &[
-    "--scene", "upstream", "--scene", "stack", "--scene", "reload",
-];
-
 /// Seeds that nobody ran before. One that fails is printed with the command that replays it.
 fn fresh_seeds(root: &Path, seconds: &str) -> anyhow::Result<()> {
-    let arguments = [SIMULATOR, FRESH_SCENES, &["--fresh-seconds", seconds]].concat();
+    let arguments = [SIMULATOR, &["--fresh-seconds", seconds]].concat();
     let advice = "a fresh seed failed: replay it, mend the cause, keep it as a regression";
     command(root, "cargo", &arguments, &[]).context(advice)
 }

@@ -61,6 +61,27 @@ ordinal! {
     Connection
 }
 
+/// One upstream machine of this process, among all that there ever were.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct MachineKey(pub u64);
+
+/// One instance, among all that a session may hear of by the name of one server. Generations tell
+/// apart what one machine opens, and those that take its place. But a session goes on to a machine that
+/// counts by itself when its server is shared from now on, or is not any more.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct InstanceKey {
+    /// Whose instance it is.
+    pub machine: MachineKey,
+    /// Which of its instances.
+    pub generation: Generation,
+}
+
+impl fmt::Display for InstanceKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.generation.fmt(f)
+    }
+}
+
 impl SessionKey {
     /// In place of a session: nobody. Sessions count from zero and never come this far.
     pub const NONE: Self = Self(u64::MAX);

@@ -162,10 +162,10 @@ impl World {
             SessionEvent::Notification { related, message } => self.notified(related, &message),
             SessionEvent::Request {
                 related,
-                generation,
+                instance,
                 message,
             } => {
-                self.asked(at, related, generation, &message);
+                self.asked(at, related, instance, &message);
                 Ok(())
             }
             SessionEvent::StateLost { reason }
@@ -213,7 +213,7 @@ impl World {
         &mut self,
         at: usize,
         related: Option<CallKey>,
-        generation: springline_proto::call::Generation,
+        instance: springline_proto::call::InstanceKey,
         message: &Message,
     ) {
         if message.kind() != Kind::Request {
@@ -236,7 +236,7 @@ impl World {
         let text = r#"{"jsonrpc":"2.0","id":"ours","result":{"roots":[]}}"#;
         if let (Ok(message), true) = (Message::parse(text), self.random.chance(900)) {
             let reply = Input::Reply {
-                generation,
+                instance,
                 id,
                 message,
             };

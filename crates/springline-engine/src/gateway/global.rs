@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use springline_proto::call::SessionKey;
+use springline_proto::call::{InstanceKey, SessionKey};
 use springline_proto::error::{Fault, FaultKind};
 use springline_proto::shared::{Parted, Shared as SharedMachine, hello as shared_hello};
 use springline_proto::upstream::{Binding, Drain, Input, Upstream};
@@ -100,6 +100,13 @@ impl GlobalCell {
         self.sessions.lock().get(&key)?.upgrade()
     }
 
+    /// Whether one of its machines has, or had, this instance.
+    pub(super) fn has(&self, instance: InstanceKey) -> bool {
+        let state = self.state.lock();
+        let mut cells = state.leaving.iter().chain([&state.current]);
+        cells.any(|cell| cell.has(instance))
+    }
+
     /// Leaves what a session says; the caller then lets the machines go on that are returned.
     pub(super) fn leave(&self, binding: &Binding, input: Input) -> Vec<Arc<UpstreamCell>> {
         let of = |input: Input| Input::Of {
@@ -107,8 +114,8 @@ impl GlobalCell {
             input: Box::new(input),
         };
         let state = self.state.lock();
-        if let Input::Reply { generation, .. } = &input
-            && let Some(cell) = state.leaving.iter().find(|cell| cell.has(*generation))
+        if let Input::Reply { instance, .. } = &input
+            && let Some(cell) = state.leaving.iter().find(|cell| cell.has(*instance))
         {
             cell.leave(of(input));
             return vec![Arc::clone(cell)];

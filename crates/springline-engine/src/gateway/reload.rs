@@ -409,13 +409,14 @@ impl SessionCell {
         let leaving = self.leaving.lock();
         let mut own: Vec<_> = leaving.iter().filter(of_it).cloned().collect();
         drop(leaving);
+        let mut parted = self.parted_from(server);
         let mut is_all = false;
-        if let Input::Reply { generation, .. } = input {
-            own.retain(|cell| cell.has(*generation));
-            own.truncate(1);
-            is_all = !own.is_empty();
+        if let Input::Reply { instance, .. } = input {
+            // An answer goes to who asked, and to nobody else (I2, I9).
+            own.retain(|cell| cell.has(*instance));
+            parted.retain(|global| global.has(*instance));
+            is_all = !own.is_empty() || !parted.is_empty();
         }
-        let parted = self.parted_from(server);
         Leaving {
             parted,
             own,

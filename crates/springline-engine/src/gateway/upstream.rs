@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use springline_proto::call::{Generation, Moment};
+use springline_proto::call::{Generation, InstanceKey, Moment};
 use springline_proto::error::Fault;
 use springline_proto::shared::{Handover, Parted, Serving};
 use springline_proto::upstream::{Binding, Event, Input, Output, Standby, UpstreamConfig};
@@ -437,9 +437,9 @@ impl UpstreamCell {
         self.driver.machine().bindings_len() == 0
     }
 
-    /// Whether an instance of it has this name.
-    pub(super) fn has(&self, generation: Generation) -> bool {
-        self.driver.machine().has(generation)
+    /// Whether this instance is, or was, one of its machine's.
+    pub(super) fn has(&self, instance: InstanceKey) -> bool {
+        self.driver.machine().has(instance)
     }
 
     /// Whether nothing is left of it.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::{Endpoint, Session};
 use crate::aggregate;
-use crate::call::{Generation, Moment};
+use crate::call::{InstanceKey, Moment};
 use crate::error::{Fault, FaultKind, Outcome, error_response, plain_error};
 use crate::json::Pieces;
 use crate::message::Message;
@@ -19,7 +19,7 @@ use crate::upstream;
 /// A request of a server that the client has not answered.
 pub(super) struct Ask {
     server: Arc<str>,
-    generation: Generation,
+    instance: InstanceKey,
     /// The server's own id, raw.
     id: Bytes,
     /// The progress token that the server gave, raw.
@@ -52,7 +52,7 @@ impl Session {
         now: Moment,
         server: &Arc<str>,
         related: Option<u64>,
-        generation: Generation,
+        instance: InstanceKey,
         message: Message,
     ) {
         let (Some(id), Some(name)) = (message.id(), message.method()) else {
@@ -60,19 +60,19 @@ impl Session {
         };
         let method = Method::parse(&name);
         if method == Method::Ping {
-            self.reply(server, generation, id.clone(), &ok(&id));
+            self.reply(server, instance, id.clone(), &ok(&id));
             return;
         }
         if !self.client.takes(method, &name, message.params().as_ref()) {
             let text = format!("the client does not support {name}");
             let body = error_response(Some(&id), &plain_error(-32601, &text));
-            self.reply(server, generation, id, &body);
+            self.reply(server, instance, id, &body);
             return;
         }
         if self.asks.len() >= self.settings.pending_max {
             let fault =
                 Fault::new(FaultKind::ClientUnreachable).because("too many questions are open");
-            self.reply(server, generation, id.clone(), &fault.response(&id));
+            self.reply(server, instance, id.clone(), &fault.response(&id));
             return;
         }
         let call = self.related_call(server, related);
@@ -80,7 +80,7 @@ impl Session {
         let until = now.after(self.settings.ask_wait);
         let ask = Ask {
             server: Arc::clone(server),
-            generation,
+            instance,
             id: Bytes::copy_from_slice(&id),
             token: message
                 .progress_token()
@@ -103,14 +103,14 @@ impl Session {
         self.end_asking(&ask);
         let Ask {
             server,
-            generation,
+            instance,
             id,
             ..
         } = ask;
         self.tell(
             server,
             upstream::Input::Reply {
-                generation,
+                instance,
                 id,
                 message,
             },
@@ -122,13 +122,14 @@ impl Session {
         &mut self,
         now: Moment,
         server: &Arc<str>,
-        generation: Generation,
+        instance: InstanceKey,
         id: &Bytes,
         message: &Message,
     ) {
-        let found = self.asks.iter().find(|(_, ask)| {
-            ask.server == *server && ask.generation == generation && ask.id == *id
-        });
+        let found = self
+            .asks
+            .iter()
+            .find(|(_, ask)| ask.server == *server && ask.instance == instance && ask.id == *id);
         if let Some(number) = found.map(|(number, _)| *number) {
             self.take_back(now, number, Some(message));
         }
@@ -139,9 +140,9 @@ impl Session {
         &mut self,
         now: Moment,
         server: &Arc<str>,
-        generation: Generation,
+        instance: InstanceKey,
     ) {
-        let of_it = |ask: &Ask| ask.server == *server && ask.generation == generation;
+        let of_it = |ask: &Ask| ask.server == *server && ask.instance == instance;
         let gone: Vec<u64> = self
             .asks
             .iter()
@@ -176,7 +177,7 @@ impl Session {
         let Some(ask) = self.asks.get(&number) else {
             return;
         };
-        let (server, generation, id) = (Arc::clone(&ask.server), ask.generation, ask.id.clone());
+        let (server, instance, id) = (Arc::clone(&ask.server), ask.instance, ask.id.clone());
         let mut fault = Fault::new(FaultKind::ClientUnreachable);
         if matches!(ask.state, State::Asked { .. }) {
             // It may have done what it was asked.
@@ -185,7 +186,7 @@ impl Session {
                 .outcome(Outcome::Unknown);
         }
         self.take_back(now, number, None);
-        self.reply(&server, generation, id.clone(), &fault.response(&id));
+        self.reply(&server, instance, id.clone(), &fault.response(&id));
     }
 
     /// Asks the client if there is a way to it: the stream of the call that caused the question
@@ -288,12 +289,12 @@ impl Session {
     }
 
     /// Answers a server in the client's place.
-    fn reply(&mut self, server: &Arc<str>, generation: Generation, id: Bytes, body: &Bytes) {
+    fn reply(&mut self, server: &Arc<str>, instance: InstanceKey, id: Bytes, body: &Bytes) {
         if let Ok(message) = Message::parse(body.clone()) {
             self.tell(
                 Arc::clone(server),
                 upstream::Input::Reply {
-                    generation,
+                    instance,
                     id,
                     message,
                 },

@@ -50,21 +50,21 @@ impl Session {
             }
             SessionEvent::Request {
                 related,
-                generation,
+                instance,
                 message,
             } => {
                 let related = related.and_then(|key| self.own(key));
-                self.on_ask(now, server, related, generation, message);
+                self.on_ask(now, server, related, instance, message);
             }
             SessionEvent::Withdrawn {
-                generation,
+                instance,
                 id,
                 message,
             } => {
-                self.on_withdrawn(now, server, generation, &id, &message);
+                self.on_withdrawn(now, server, instance, &id, &message);
             }
-            SessionEvent::InstanceGone { generation } => {
-                self.on_instance_gone(now, server, generation);
+            SessionEvent::InstanceGone { instance } => {
+                self.on_instance_gone(now, server, instance);
             }
             SessionEvent::Renewed { result } => self.on_renewed(now, server, &result),
             SessionEvent::StateLost { reason } => self.on_state_lost(now, server, &reason),

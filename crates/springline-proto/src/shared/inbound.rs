@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::Shared;
-use crate::call::{CallKey, Generation, Moment, SessionKey};
+use crate::call::{CallKey, InstanceKey, Moment, SessionKey};
 use crate::error::{Fault, FaultKind};
 use crate::json;
 use crate::message::{Kind, Message};
@@ -57,26 +57,26 @@ impl Shared {
             }
             SessionEvent::Request {
                 related,
-                generation,
+                instance,
                 message,
-            } => self.on_question(now, related, generation, message),
+            } => self.on_question(now, related, instance, message),
             SessionEvent::Withdrawn {
-                generation,
+                instance,
                 id,
                 message,
             } => {
-                if let Some(asked) = self.asks.remove(&(generation, id.clone())) {
+                if let Some(asked) = self.asks.remove(&(instance, id.clone())) {
                     self.tell(
                         &asked.binding,
                         SessionEvent::Withdrawn {
-                            generation,
+                            instance,
                             id,
                             message,
                         },
                     );
                 }
             }
-            SessionEvent::InstanceGone { generation } => self.on_instance_gone(generation),
+            SessionEvent::InstanceGone { instance } => self.on_instance_gone(instance),
             common @ (SessionEvent::Renewed { .. }
             | SessionEvent::StateLost { .. }
             | SessionEvent::ListChanged(_)
@@ -192,7 +192,7 @@ impl Shared {
         &mut self,
         now: Moment,
         related: Option<CallKey>,
-        generation: Generation,
+        instance: InstanceKey,
         message: Message,
     ) {
         let Some(id) = message.id() else { return };
@@ -203,7 +203,7 @@ impl Shared {
         };
         let Some(binding) = caller else {
             self.dropped("a shared server's question that is nobody's");
-            self.refuse(now, generation, id, "it belongs to no single session");
+            self.refuse(now, instance, id, "it belongs to no single session");
             return;
         };
         // Copies, so that not the whole question is kept.
@@ -214,18 +214,18 @@ impl Shared {
                 .map(|token| Bytes::copy_from_slice(&token)),
         };
         self.asks
-            .insert((generation, Bytes::copy_from_slice(&id)), asked);
+            .insert((instance, Bytes::copy_from_slice(&id)), asked);
         self.tell(
             &binding,
             SessionEvent::Request {
                 related,
-                generation,
+                instance,
                 message,
             },
         );
     }
 
-    fn refuse(&mut self, now: Moment, generation: Generation, id: Bytes, why: &str) {
+    fn refuse(&mut self, now: Moment, instance: InstanceKey, id: Bytes, why: &str) {
         let body = Fault::new(FaultKind::ClientUnreachable)
             .because(why)
             .response(&id);
@@ -233,7 +233,7 @@ impl Shared {
             self.machine.handle(
                 now,
                 Input::Reply {
-                    generation,
+                    instance,
                     id,
                     message,
                 },
@@ -241,10 +241,10 @@ impl Shared {
         }
     }
 
-    fn on_instance_gone(&mut self, generation: Generation) {
+    fn on_instance_gone(&mut self, instance: InstanceKey) {
         let mut asked = Vec::new();
         self.asks.retain(|(of, _), held| {
-            let stays = *of != generation;
+            let stays = *of != instance;
             if !stays {
                 asked.push(held.binding.clone());
             }
@@ -253,13 +253,13 @@ impl Shared {
         asked.sort_unstable();
         asked.dedup();
         for binding in asked {
-            self.tell(&binding, SessionEvent::InstanceGone { generation });
+            self.tell(&binding, SessionEvent::InstanceGone { instance });
         }
     }
 
     /// The session will not answer what it was asked.
     pub(super) fn answer_asks_of(&mut self, now: Moment, binding: &Binding) {
-        let open: Vec<(Generation, Bytes)> = self
+        let open: Vec<(InstanceKey, Bytes)> = self
             .asks
             .iter()
             .filter(|(_, asked)| asked.binding == *binding)
@@ -267,8 +267,8 @@ impl Shared {
             .collect();
         for place in open {
             self.asks.remove(&place);
-            let (generation, id) = place;
-            self.refuse(now, generation, id, "its session is over");
+            let (instance, id) = place;
+            self.refuse(now, instance, id, "its session is over");
         }
     }
 }

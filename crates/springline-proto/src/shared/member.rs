@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::wish::{Change, changes_something};
 use super::{Bound, Parted, Shared};
-use crate::call::{CallKey, Generation, Moment};
+use crate::call::{CallKey, InstanceKey, Moment};
 use crate::json;
 use crate::message::Message;
 use crate::method::Method;
@@ -75,10 +75,10 @@ impl Shared {
             }
             Input::Notify { message } => self.on_notify(now, binding, message),
             Input::Reply {
-                generation,
+                instance,
                 id,
                 message,
-            } => self.on_reply(now, binding, generation, id, message),
+            } => self.on_reply(now, binding, instance, id, message),
             Input::Attached(attached) => {
                 if let Some(bound) = self.bindings.get_mut(binding) {
                     bound.attached = attached;
@@ -172,11 +172,11 @@ impl Shared {
         &mut self,
         now: Moment,
         binding: &Binding,
-        generation: Generation,
+        instance: InstanceKey,
         id: Bytes,
         message: Message,
     ) {
-        let place = (generation, id);
+        let place = (instance, id);
         let is_asked = self
             .asks
             .get(&place)
@@ -186,11 +186,11 @@ impl Shared {
             return;
         }
         self.asks.remove(&place);
-        let (generation, id) = place;
+        let (instance, id) = place;
         self.machine.handle(
             now,
             Input::Reply {
-                generation,
+                instance,
                 id,
                 message,
             },
@@ -284,6 +284,8 @@ impl Shared {
         self.tell_attached(now);
         self.forget_parted(binding);
         self.ends_unused = may_end;
+        // What this brought about comes before whatever happens next.
+        self.route(now);
         (legacy, moved)
     }
 

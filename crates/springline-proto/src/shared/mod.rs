@@ -25,7 +25,7 @@ pub use self::serving::{Handover, Parted, Serving};
 
 use self::inbound::Asked;
 use self::wish::{Change, Line, Topic, Wish};
-use crate::call::{CallKey, Generation, Moment, SessionKey};
+use crate::call::{CallKey, Generation, InstanceKey, Moment, SessionKey};
 use crate::session::Level;
 use crate::upstream::{
     self, Binding, Drain, Event, Hello, Input, Moved, Output, SessionEvent, Upstream,
@@ -74,7 +74,7 @@ pub struct Shared {
     /// By which name the session of a call knows the server. Until the call is answered.
     calls: BTreeMap<CallKey, Arc<str>>,
     /// Who is asked something by the server.
-    asks: BTreeMap<(Generation, Bytes), Asked>,
+    asks: BTreeMap<(InstanceKey, Bytes), Asked>,
     /// Who is subscribed to what.
     holders: BTreeMap<Box<str>, BTreeSet<Binding>>,
     /// What is being changed at the server, one change of a kind at a time.
@@ -361,7 +361,7 @@ impl Shared {
         self.holders.clear();
         self.lines.clear();
         self.wishes.clear();
-        self.asks.clear();
+        // Who is asked hears that the instance is gone.
         self.route(now);
     }
 }

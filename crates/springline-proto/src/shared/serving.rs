@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::{Legacy, Shared};
-use crate::call::{CallKey, Generation, Moment};
+use crate::call::{CallKey, Generation, InstanceKey, Moment};
 use crate::upstream::{
     self, Binding, Drain, Input, Moved, Output, Standby, Upstream, UpstreamConfig,
 };
@@ -125,9 +125,9 @@ impl Serving {
         self.upstream().is_starting(generation)
     }
 
-    /// Whether an instance of it has this name.
-    pub fn has(&self, generation: Generation) -> bool {
-        self.upstream().has(generation)
+    /// Whether this instance is, or was, one of this machine's.
+    pub fn has(&self, instance: InstanceKey) -> bool {
+        self.upstream().has(instance)
     }
 
     /// How many sessions use it, by how many names.

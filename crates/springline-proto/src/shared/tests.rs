@@ -2,6 +2,7 @@
 //!
 //! The server is a child that does nothing by itself: a test says what it writes.
 
+mod ask;
 mod random;
 
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::Shared;
-use crate::call::{CallKey, ExchangeId, Generation, Moment, SessionKey};
+use crate::call::{CallKey, ExchangeId, Generation, InstanceKey, MachineKey, Moment, SessionKey};
 use crate::error::{Fault, FaultKind};
 use crate::message::Message;
 use crate::settings::UpstreamSettings;
@@ -25,6 +26,8 @@ struct Scene {
     sent: Vec<(ExchangeId, String)>,
     /// What sessions heard, in order.
     heard: Vec<String>,
+    /// Who asked sessions something.
+    asked: Vec<InstanceKey>,
     /// Everything else of interest.
     done: Vec<String>,
 }
@@ -89,7 +92,7 @@ fn show(event: &SessionEvent) -> String {
         }
         SessionEvent::Request { message, .. } => format!("asked {}", text(message)),
         SessionEvent::Withdrawn { .. } => "withdrawn".to_owned(),
-        SessionEvent::InstanceGone { generation } => format!("gone {generation}"),
+        SessionEvent::InstanceGone { instance } => format!("gone {instance}"),
         SessionEvent::Renewed { .. } => "renewed".to_owned(),
         SessionEvent::StateLost { .. } => "state lost".to_owned(),
         SessionEvent::ListChanged(kind) => format!("changed {kind:?}"),
@@ -105,6 +108,7 @@ impl Scene {
             now: Moment::default(),
             sent: Vec::new(),
             heard: Vec::new(),
+            asked: Vec::new(),
             done: Vec::new(),
         }
     }
@@ -133,9 +137,13 @@ impl Scene {
                     session,
                     server,
                     event,
-                } => self
-                    .heard
-                    .push(format!("{session}/{server} {}", show(&event))),
+                } => {
+                    self.heard
+                        .push(format!("{session}/{server} {}", show(&event)));
+                    if let SessionEvent::Request { instance, .. } = event {
+                        self.asked.push(instance);
+                    }
+                }
                 Output::Reserve { generation } => self.done.push(format!("reserve {generation}")),
                 Output::End { generation, .. } => self.done.push(format!("end {generation}")),
                 Output::Forget => self.done.push("forget".to_owned()),
@@ -317,7 +325,10 @@ fn what_is_nobodys_goes_to_the_one_with_calls_in_flight_and_to_none_of_several()
     );
     // Only who was asked may answer.
     let reply = |generation| Input::Reply {
-        generation,
+        instance: InstanceKey {
+            machine: MachineKey(1),
+            generation,
+        },
         id: Bytes::from_static(b"\"q\""),
         message: Message::parse(r#"{"jsonrpc":"2.0","id":1,"result":{"mine":1}}"#).unwrap(),
     };

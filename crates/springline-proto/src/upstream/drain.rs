@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::call::{CallKey, Generation, Moment};
+use crate::call::{CallKey, Generation, InstanceKey, Moment};
 use crate::error::{Fault, FaultKind, Outcome};
 use crate::message::Message;
 use crate::method::{ListKind, Method};
@@ -173,9 +173,9 @@ impl Upstream {
         })
     }
 
-    /// Whether this instance is one of this machine's.
-    pub fn has(&self, generation: Generation) -> bool {
-        self.instances.contains_key(&generation)
+    /// Whether this instance is, or was, one of this machine's.
+    pub fn has(&self, instance: InstanceKey) -> bool {
+        instance.machine == self.key()
     }
 
     pub(super) fn on_drain(&mut self, drain: Drain) {

@@ -475,7 +475,8 @@ impl Upstream {
         });
         self.forget_exchanges(generation);
         self.instances.remove(&generation);
-        self.tell(crate::upstream::SessionEvent::InstanceGone { generation });
+        let instance = self.instance_key(generation);
+        self.tell(crate::upstream::SessionEvent::InstanceGone { instance });
         let with: Vec<CallKey> = self
             .pending
             .iter()

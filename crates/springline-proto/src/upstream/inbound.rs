@@ -137,11 +137,12 @@ impl Upstream {
             return;
         }
         let related = self.related(now, exchange);
+        let instance = self.instance_key(generation);
         self.tell_of(
             related,
             SessionEvent::Request {
                 related,
-                generation,
+                instance,
                 message,
             },
         );
@@ -166,8 +167,9 @@ impl Upstream {
             }
             Method::Cancelled => {
                 if let Some(id) = message.param("requestId") {
+                    let instance = self.instance_key(generation);
                     self.tell(SessionEvent::Withdrawn {
-                        generation,
+                        instance,
                         id,
                         message,
                     });

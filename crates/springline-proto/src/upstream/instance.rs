@@ -112,7 +112,8 @@ impl Upstream {
             delete,
             route: instance.route,
         });
-        self.tell(SessionEvent::InstanceGone { generation });
+        let instance = self.instance_key(generation);
+        self.tell(SessionEvent::InstanceGone { instance });
         self.emit(Event::Ended { generation, reason });
     }
 

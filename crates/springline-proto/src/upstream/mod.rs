@@ -50,7 +50,9 @@ use self::instance::{Instance, Standing};
 use self::pending::Pending;
 use self::restore::Restore;
 use self::start::{Attempt, Backoff};
-use crate::call::{CallKey, ExchangeId, Generation, Moment, SessionKey, UpstreamId};
+use crate::call::{
+    CallKey, ExchangeId, Generation, InstanceKey, MachineKey, Moment, SessionKey, UpstreamId,
+};
 use crate::error::{Fault, Outcome};
 use crate::map::Map;
 use crate::settings::UpstreamSettings;
@@ -77,7 +79,8 @@ pub struct UpstreamConfig {
     pub settings: Arc<UpstreamSettings>,
     /// Request ids begin above this: on a resumed session none may come twice.
     pub base: u64,
-    /// Seed of the jitter of pauses: given, so that the machine draws nothing itself (I12).
+    /// Seed of the jitter of pauses: given, so that the machine draws nothing itself (I12). It also tells
+    /// the machine from all others, so none is given twice.
     pub seed: u64,
 }
 
@@ -226,11 +229,11 @@ impl Upstream {
             } => self.on_call(now, key, message, stretches),
             Input::Notify { message } => self.on_notify(now, message.bytes().clone().into()),
             Input::Reply {
-                generation,
+                instance,
                 id,
                 message,
             } => {
-                self.on_reply(now, generation, &id, &message);
+                self.on_reply(now, instance, &id, &message);
             }
             Input::Cancel { key, message } => self.on_cancel(now, key, message.as_ref()),
             Input::Asking { key, begins } => self.on_asking(now, key, begins),
@@ -475,6 +478,19 @@ impl Upstream {
     /// Whether it is on its way out and has something left to finish.
     pub fn is_draining(&self) -> bool {
         self.drain.is_some() && !self.is_gone()
+    }
+
+    /// Its name among all machines.
+    pub fn key(&self) -> MachineKey {
+        MachineKey(self.config.seed)
+    }
+
+    /// The name of one of its instances among those of all machines.
+    pub(crate) fn instance_key(&self, generation: Generation) -> InstanceKey {
+        InstanceKey {
+            machine: self.key(),
+            generation,
+        }
     }
 
     /// The server entry.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::call::{CallKey, ExchangeId, Generation, SessionKey};
+use crate::call::{CallKey, ExchangeId, Generation, InstanceKey, SessionKey};
 use crate::error::Fault;
 use crate::json::Pieces;
 use crate::message::Message;
@@ -76,10 +76,11 @@ pub enum Input {
         /// The notification.
         message: Message,
     },
-    /// The client's answer to a request of the server. Dropped if it belongs to an old generation.
+    /// The client's answer to a request of the server. Dropped if it belongs to an old generation, or
+    /// to an instance of another machine (I2).
     Reply {
-        /// The generation that asked.
-        generation: Generation,
+        /// Who asked.
+        instance: InstanceKey,
         /// The server's own id, raw.
         id: Bytes,
         /// The answer as the client sent it; its id is replaced.
@@ -489,14 +490,14 @@ pub enum SessionEvent {
         /// The call that it belongs to, if that is known.
         related: Option<CallKey>,
         /// Who asks: needed to answer.
-        generation: Generation,
+        instance: InstanceKey,
         /// The request.
         message: Message,
     },
     /// The server took back a request of its own (`notifications/cancelled`).
     Withdrawn {
         /// Who asked.
-        generation: Generation,
+        instance: InstanceKey,
         /// The id of the server's request, raw.
         id: Bytes,
         /// The notification.
@@ -505,7 +506,7 @@ pub enum SessionEvent {
     /// An instance is gone: its open requests to the client need no answer any more.
     InstanceGone {
         /// Which.
-        generation: Generation,
+        instance: InstanceKey,
     },
     /// A new instance took the place of an old one, and this is the raw JSON of the `result` of its
     /// `initialize`.

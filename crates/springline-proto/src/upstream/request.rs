@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::call::{CallKey, ExchangeId, Generation, Moment};
+use crate::call::{CallKey, ExchangeId, Generation, InstanceKey, Moment};
 use crate::error::{Fault, FaultKind, Outcome};
 use crate::json::Pieces;
 use crate::message::Message;
@@ -154,12 +154,14 @@ impl Upstream {
     pub(super) fn on_reply(
         &mut self,
         now: Moment,
-        generation: Generation,
+        instance: InstanceKey,
         id: &Bytes,
         message: &Message,
     ) {
         self.last_use = self.last_use.max(now);
-        if self.instances.contains_key(&generation) && !self.is_ending(generation) {
+        let generation = instance.generation;
+        let is_there = self.has(instance) && self.instances.contains_key(&generation);
+        if is_there && !self.is_ending(generation) {
             self.send_oneway(now, generation, message.with_id(id), Aim::Oneway);
         } else {
             self.emit(Event::Dropped {

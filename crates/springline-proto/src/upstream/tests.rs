@@ -23,7 +23,7 @@ use super::{
     Drain, End, Hello, Input, Output, Passing, Record, Refusal, SessionEvent, Stretch, Transport,
     Upstream, UpstreamConfig,
 };
-use crate::call::{CallKey, ExchangeId, Generation, Moment, SessionKey};
+use crate::call::{CallKey, ExchangeId, Generation, InstanceKey, MachineKey, Moment, SessionKey};
 use crate::error::{Fault, FaultKind};
 use crate::message::Message;
 use crate::settings::UpstreamSettings;
@@ -234,7 +234,10 @@ impl Script {
                 ),
             },
             ["reply", generation, id] => Input::Reply {
-                generation: Generation(generation[1..].parse().unwrap()),
+                instance: InstanceKey {
+                    machine: MachineKey(1),
+                    generation: Generation(generation[1..].parse().unwrap()),
+                },
                 id: Bytes::copy_from_slice(id.as_bytes()),
                 message: message(r#"{"jsonrpc":"2.0","id":9,"result":{}}"#),
             },
@@ -550,11 +553,11 @@ fn show_event(event: &SessionEvent) -> Option<String> {
         }
         SessionEvent::Request {
             related,
-            generation,
+            instance,
             message,
         } => {
             let related = related.map_or(String::new(), |key| format!(" of {}", key.number));
-            format!("asked{related} by g{generation}: {}", text(message))
+            format!("asked{related} by g{instance}: {}", text(message))
         }
         SessionEvent::Withdrawn { id, .. } => format!("withdrawn {}", String::from_utf8_lossy(id)),
         SessionEvent::StateLost { .. } => "state lost".into(),

@@ -43,6 +43,8 @@ pub(super) struct Call {
     pub(super) doubted: bool,
     /// The session itself answers.
     pub(super) local: bool,
+    /// A shared upstream granted it: its server did so already for another session.
+    pub(super) granted: bool,
     /// How often its entry had been removed when it was sent.
     pub(super) removals: u64,
     /// The last `initialize` of its client before it.
@@ -51,6 +53,10 @@ pub(super) struct Call {
 
 impl World {
     pub(super) fn do_act(&mut self, client: usize, act: Act) {
+        if self.trace.is_kept() {
+            let line = format!("{:?} {client} {act:?}", self.now.0);
+            self.trace.note([0; 4], b"", format_args!("{line}"));
+        }
         let at = self.stack.clients[client];
         match act {
             Act::LoseSessions => return self.server.lose_sessions(),

@@ -6,10 +6,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use springline_proto::call::{CallKey, SessionKey};
+use springline_proto::call::{CallKey, InstanceKey, SessionKey};
 use springline_proto::error::{Fault, FaultKind};
 use springline_proto::shared::{Handover, Serving, Shared, hello};
-use springline_proto::upstream::{Binding, Drain, Input, Moved, Record, Upstream};
+use springline_proto::upstream::{Binding, Drain, Input, Moved, Record, SessionEvent, Upstream};
 
 use super::{Spec, Stack};
 use crate::book::Violation;
@@ -174,8 +174,8 @@ impl World {
             let global = &self.stack.globals[global];
             (global.current, global.leaving.clone())
         };
-        if let Input::Reply { generation, .. } = &input {
-            let asked = |at: &&usize| self.seats[**at].machine.has(*generation);
+        if let Input::Reply { instance, .. } = &input {
+            let asked = |at: &&usize| self.seats[**at].machine.has(*instance);
             if let Some(at) = leaving.iter().find(asked) {
                 return self.feed(*at, of(input));
             }
@@ -196,6 +196,22 @@ impl World {
         self.feed(current, of(input));
     }
 
+    /// What a shared server does already for another session, it need not be asked again.
+    pub(super) fn note_granted(&mut self, event: &SessionEvent) {
+        let SessionEvent::Answer { key, message } = event else {
+            return;
+        };
+        if message.result().is_none_or(|body| &body[..] != b"{}") {
+            return;
+        }
+        let desk = usize::try_from(key.session.0).unwrap_or(0);
+        let mut calls = self.stack.desks[desk].calls.iter().copied();
+        let found = calls.find(|number| self.stack.calls[*number].number == Some(key.number));
+        let Some(number) = found else { return };
+        let call = &mut self.stack.calls[number];
+        call.granted |= matches!(call.ask, Some(Ask::Subscribe | Ask::SetLevel));
+    }
+
     /// A request of its own that a shared machine passes on to the one in its place.
     pub(super) fn pass_on_shared(&mut self, seat: usize, key: CallKey, moved: Box<Moved>) {
         let mut globals = self.stack.globals.iter();
@@ -213,6 +229,30 @@ impl World {
                 self.tell_global(global, session, server, input.clone());
             }
         }
+    }
+
+    /// An answer to what a shared upstream asked that this session parted from. Says whether it is one.
+    pub(super) fn answer_parted(
+        &mut self,
+        session: SessionKey,
+        server: &Arc<str>,
+        instance: InstanceKey,
+        answer: &Input,
+    ) -> bool {
+        let seats = &self.seats;
+        let asked = |global: &Global| {
+            let mut all = global.leaving.iter().chain([&global.current]);
+            all.any(|at| seats[*at].machine.has(instance))
+        };
+        let mut parted = self.stack.parted.iter();
+        let found = parted.find(|(of, name, global)| {
+            *of == session && name == server && asked(&self.stack.globals[*global])
+        });
+        let Some(global) = found.map(|(.., global)| *global) else {
+            return false;
+        };
+        self.tell_global(global, session, server, answer.clone());
+        true
     }
 
     /// The session is over, or nothing is left that it could have said.
@@ -296,10 +336,17 @@ impl World {
             let entry = &self.stack.entries[self.stack.entry_of(server)];
             let is_other = self.stack.spec_at(*session, server).is_none()
                 && (*session == SessionKey::SHARED || entry.spec.is_some());
-            if in_use || !is_other || self.stack.store_fails {
+            if in_use || !is_other {
                 continue;
             }
-            if let Some((_, bytes)) = self.stack.records.remove(&place)
+            // One that cannot be taken out is not ended either: it could come back after that. Its
+            // session is left to expire, unless its entry is as it was before the next start.
+            let at_rest = if self.stack.store_fails {
+                self.stack.records.get(&place).cloned()
+            } else {
+                self.stack.records.remove(&place)
+            };
+            if let Some((_, bytes)) = at_rest
                 && let Some(record) = Record::decode(&bytes)
                 && let Some(id) = record.route.session_id
             {

@@ -359,8 +359,10 @@ impl World {
             return broken("I1", format!("call {number}: {before:?}, then {data:?}"));
         }
         call.answer = Some(data.clone());
-        let local = self.stack.calls[number].local || self.is_so_already(number, &message);
         let call = &self.stack.calls[number];
+        let empty = message.result().is_some_and(|body| &body[..] == b"{}");
+        let is_grant = empty || text.contains("RESULT_LOST");
+        let local = call.local || call.granted && is_grant;
         let (fate, desk) = (call.fate.clone(), call.desk);
         if self.is_cancelled(number) {
             return broken("I1", format!("call {number} was taken back, then {data:?}"));
@@ -399,15 +401,6 @@ impl World {
             self.succeeded(number, desk);
         }
         Ok(())
-    }
-
-    /// What a shared server does already for another session, it need not be asked again.
-    fn is_so_already(&self, number: usize, answer: &Message) -> bool {
-        let plan = self.stack.plan.as_ref();
-        let shares = plan.is_some_and(|plan| !plan.shares.is_empty());
-        let ask = self.stack.calls[number].ask;
-        let empty = answer.result().is_some_and(|body| &body[..] == b"{}");
-        shares && empty && matches!(ask, Some(Ask::Subscribe | Ask::SetLevel))
     }
 
     /// What the client relies on from here on (I10).

@@ -640,6 +640,9 @@ impl World {
             // That session is over.
             return Ok(());
         }
+        if seat.is_shared() {
+            self.note_granted(&event);
+        }
         let desk = usize::try_from(session.0).unwrap_or(0);
         let when = self.way(desk, false, &server);
         let epoch = self.stack.epoch;
@@ -726,6 +729,9 @@ impl World {
             Some((who, record)) => {
                 let same = self.stack.is_of(session, server, who);
                 let record = if same || !record.is_resumable() {
+                    if let Some(id) = &record.route.session_id {
+                        self.server.known(id, true);
+                    }
                     record
                 } else {
                     // Nobody may use it with other credentials, and nobody may end it with them.

@@ -330,26 +330,29 @@ impl World {
         server: &Arc<str>,
         input: &UpstreamInput,
     ) -> bool {
+        let of_it = |world: &Self, at: &usize| world.seats[*at].server == *server;
+        if let UpstreamInput::Reply { instance, .. } = input {
+            if self.answer_parted(key, server, *instance, input) {
+                return true;
+            }
+            let leaving = self.leaving(key);
+            let mut leaving = leaving.into_iter().filter(|at| of_it(self, at));
+            let asker = leaving.find(|at| self.seats[*at].machine.has(*instance));
+            if let Some(at) = asker {
+                self.feed(at, input.clone());
+            }
+            return asker.is_some();
+        }
         let concerns = matches!(
             input,
-            UpstreamInput::Cancel { .. }
-                | UpstreamInput::Asking { .. }
-                | UpstreamInput::Reply { .. }
+            UpstreamInput::Cancel { .. } | UpstreamInput::Asking { .. }
         );
         if !concerns {
             return false;
         }
         self.tell_parted(key, server, input);
         for at in self.leaving(key) {
-            if self.seats[at].server != *server {
-                continue;
-            }
-            if let UpstreamInput::Reply { generation, .. } = input {
-                if self.seats[at].machine.has(*generation) {
-                    self.feed(at, input.clone());
-                    return true;
-                }
-            } else {
+            if of_it(self, &at) {
                 self.feed(at, input.clone());
             }
         }

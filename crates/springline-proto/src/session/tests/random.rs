@@ -7,7 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::script::one;
-use crate::call::{CallKey, ClientExchange, Connection, Generation, Moment};
+use crate::call::{
+    CallKey, ClientExchange, Connection, Generation, InstanceKey, MachineKey, Moment,
+};
 use crate::error::{Fault, FaultKind};
 use crate::message::Message;
 use crate::random::Random;
@@ -373,10 +375,13 @@ impl World {
     }
 
     fn ask(&mut self) {
-        let generation = Generation(self.random.below(3) as u64);
+        let instance = InstanceKey {
+            machine: MachineKey(1),
+            generation: Generation(self.random.below(3) as u64),
+        };
         let id = self.random.below(5);
         if self.random.below(4) == 0 {
-            self.report(None, SessionEvent::InstanceGone { generation });
+            self.report(None, SessionEvent::InstanceGone { instance });
             return;
         }
         let related = if self.random.below(2) == 0 {
@@ -390,7 +395,7 @@ impl World {
             server,
             SessionEvent::Request {
                 related,
-                generation,
+                instance,
                 message: message(&text),
             },
         );

@@ -26,7 +26,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::call::{CallKey, ClientExchange, Connection, Generation, Moment, SessionKey};
+use crate::call::{
+    CallKey, ClientExchange, Connection, Generation, InstanceKey, MachineKey, Moment, SessionKey,
+};
 use crate::error::{Fault, FaultKind};
 use crate::message::Message;
 use crate::method::ListKind;
@@ -294,7 +296,10 @@ fn event(text: &str) -> SessionEvent {
     };
     let related = (first != "-" && first.parse::<u64>().is_ok()).then(|| key(first));
     let message = |text: &str| Message::parse(full(text)).unwrap();
-    let generation = |text: &str| Generation(text.parse().unwrap());
+    let instance = |text: &str| InstanceKey {
+        machine: MachineKey(1),
+        generation: Generation(text.parse().unwrap()),
+    };
     match kind {
         "started" => SessionEvent::Started {
             key: key(first),
@@ -333,24 +338,22 @@ fn event(text: &str) -> SessionEvent {
         },
         "ask" => {
             let (gen_text, last) = last.split_once(' ').unwrap();
-            let generation = generation(gen_text);
             SessionEvent::Request {
                 related,
-                generation,
+                instance: instance(gen_text),
                 message: message(last),
             }
         }
         "withdrawn" => {
             let (id, last) = last.split_once(' ').unwrap();
-            let (generation, id) = (generation(first), bytes(id));
             SessionEvent::Withdrawn {
-                generation,
-                id,
+                instance: instance(first),
+                id: bytes(id),
                 message: message(last),
             }
         }
         "gone" => SessionEvent::InstanceGone {
-            generation: generation(first),
+            instance: instance(first),
         },
         "lost" => SessionEvent::StateLost {
             reason: rest.into(),
@@ -391,15 +394,11 @@ fn show_input(input: upstream::Input) -> String {
         }
         Input::Notify { message } => format!("notify {}", brief(message.bytes())),
         Input::Reply {
-            generation,
+            instance,
             id,
             message,
         } => {
-            format!(
-                "reply {generation} {} {}",
-                text(&id),
-                brief(message.bytes())
-            )
+            format!("reply {instance} {} {}", text(&id), brief(message.bytes()))
         }
         Input::Cancel { key, message } => {
             let message = message
