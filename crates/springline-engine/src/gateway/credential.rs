@@ -2,61 +2,45 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
-use super::rest::Identities;
+use super::entry::EntrySpec;
 use crate::config::{Auth, Definition, Entry, HttpDefinition, ProcessEnvironment};
-use crate::event::Events;
 use crate::upstream::http::{Credentials, HttpAuth, HttpSpec};
 
-/// Where the credentials of an entry come from, and which are in use.
-pub(crate) struct Source {
-    /// The entry as it was written last.
-    pub(crate) entry: Arc<Entry>,
-    /// The digest of its definition with the credentials that are in use, if those are others than
-    /// were written there.
-    pub(crate) rotated: Option<Box<[u8; 32]>>,
-}
-
-/// The transport's view of an entry; `source` is where its credentials are read again.
-pub(crate) fn http_spec(
-    server: &Arc<str>,
-    definition: &HttpDefinition,
-    source: &Arc<Mutex<Source>>,
-    identities: Identities,
-    events: &Arc<Events>,
-) -> HttpSpec {
+/// The transport's view of an entry.
+pub(crate) fn http_spec(server: &Arc<str>, definition: &HttpDefinition) -> HttpSpec {
     let credentials = credentials_of(definition).unwrap_or_else(|error| {
         tracing::warn!(server = %server, %error, "credentials that cannot be sent are left out");
         Credentials::none()
     });
-    let source = Arc::clone(source);
-    let first = Arc::clone(&source.lock().entry);
-    let (name, events) = (Arc::clone(server), Arc::clone(events));
     HttpSpec {
         server: Arc::clone(server),
         url: definition.url.clone(),
         credentials,
-        reread: Arc::new(move || {
-            let entry = Arc::clone(&source.lock().entry);
-            let definition = reread(&entry)?;
-            let credentials = credentials_of(&definition)?;
-            // Nothing but credentials changes in mid-life.
-            if is_same_place(&first, &definition) {
-                let identity = identities.of(&Definition::Http(definition));
-                source.lock().rotated = Some(Box::new(identity));
-            }
-            Ok(credentials)
-        }),
         ca: definition.ca.as_ref().map(|ca| ca.path.clone()),
-        on_delete: Some(Arc::new(move |generation, outcome| {
-            let mut facts = serde_json::Map::new();
-            facts.insert("server".to_owned(), name.as_ref().into());
-            facts.insert("generation".to_owned(), generation.0.into());
-            facts.insert("result".to_owned(), outcome.to_string().into());
-            events.record("session.deleted", facts);
-        })),
     }
+}
+
+/// What the sources of an entry's credentials hold now.
+pub(crate) struct Reread {
+    pub(crate) credentials: Credentials,
+    /// The digest of the definition with them; none if more than credentials changed, which is not
+    /// taken in mid-life.
+    pub(crate) identity: Option<[u8; 32]>,
+}
+
+/// Reads the credentials of an entry again. May block on files.
+pub(crate) fn reread(spec: &EntrySpec) -> Result<Reread, String> {
+    let definition = match spec.entry.re_expand(&ProcessEnvironment) {
+        Ok(Definition::Http(definition)) => definition,
+        Ok(Definition::Stdio(_)) => return Err("the entry is no HTTP server any more".to_owned()),
+        Err(error) => return Err(error.to_string()),
+    };
+    let credentials = credentials_of(&definition)?;
+    let is_same = is_same_place(&spec.entry, &definition);
+    Ok(Reread {
+        credentials,
+        identity: is_same.then(|| spec.identities.of(&Definition::Http(definition))),
+    })
 }
 
 /// Whether a definition is that of the entry but for its credentials.
@@ -65,14 +49,6 @@ fn is_same_place(entry: &Entry, definition: &HttpDefinition) -> bool {
     match &entry.definition {
         Ok(Definition::Http(first)) => first.url == definition.url && pem(first) == pem(definition),
         Ok(Definition::Stdio(_)) | Err(_) => false,
-    }
-}
-
-fn reread(entry: &Entry) -> Result<HttpDefinition, String> {
-    match entry.re_expand(&ProcessEnvironment) {
-        Ok(Definition::Http(definition)) => Ok(definition),
-        Ok(Definition::Stdio(_)) => Err("the entry is no HTTP server any more".to_owned()),
-        Err(error) => Err(error.to_string()),
     }
 }
 

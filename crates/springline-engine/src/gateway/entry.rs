@@ -1,22 +1,21 @@
 //! A server entry at work: what it is configured as, and the transport that carries it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use springline_proto::call::Generation;
 use springline_proto::settings::UpstreamSettings;
 use springline_proto::upstream::{Output, Transport};
 
-use super::credential::{Source, http_spec};
+use super::credential::http_spec;
 use super::rest::{Identities, Rest};
 use super::room::Room;
+use super::upstream::UpstreamCell;
 use crate::config::{Definition, Entry, Scope, Secret, Settings};
-use crate::event::Events;
 use crate::spawn::Errand;
 use crate::upstream::http::{HttpLimits, HttpShared, HttpTransport, Post};
 use crate::upstream::stdio::{ChildSpec, ChildView, LineBudget, StdioLimits, StdioTransport};
-use crate::upstream::{Sink, launcher_problem};
+use crate::upstream::launcher_problem;
 
 /// A server entry as the gateway uses it.
 #[derive(Clone, Debug)]
@@ -32,7 +31,7 @@ pub(crate) struct EntrySpec {
     /// What an instance of it belongs to.
     pub(crate) scope: Scope,
     /// Makes that digest of the definition with other credentials.
-    identities: Identities,
+    pub(super) identities: Identities,
     /// The entry as configured, to read its credentials again.
     pub(crate) entry: Arc<Entry>,
 }
@@ -123,8 +122,6 @@ fn upstream_settings(entry: &Entry, settings: &Settings) -> UpstreamSettings {
 pub(crate) struct Carrier {
     server: Arc<str>,
     kind: Kind,
-    /// Where credentials are read again. Held for a look or a change.
-    source: Option<Arc<Mutex<Source>>>,
 }
 
 enum Kind {
@@ -137,14 +134,9 @@ enum Kind {
 impl Carrier {
     pub(crate) fn new(
         spec: &EntrySpec,
-        sink: Arc<dyn Sink>,
+        cell: Weak<UpstreamCell>,
         limits: &Limits,
-        events: &Arc<Events>,
     ) -> Self {
-        let source = Arc::new(Mutex::new(Source {
-            entry: Arc::clone(&spec.entry),
-            rotated: None,
-        }));
         let kind = match &spec.definition {
             Ok(Definition::Stdio(definition)) => {
                 let child = ChildSpec {
@@ -158,20 +150,18 @@ impl Carrier {
                         .collect(),
                     cwd: definition.cwd.clone(),
                 };
-                Kind::Child(StdioTransport::new(child, sink, limits.stdio.clone()))
+                Kind::Child(StdioTransport::new(child, cell, limits.stdio.clone()))
             }
             Ok(Definition::Http(definition)) => {
-                let identities = spec.identities.clone();
-                let http = http_spec(&spec.name, definition, &source, identities, events);
-                let shared = Arc::clone(&limits.http_shared);
-                Kind::Http(HttpTransport::new(http, sink, limits.http.clone(), shared))
+                let http = http_spec(&spec.name, definition);
+                let (limits, shared) = (Arc::clone(&limits.http), Arc::clone(&limits.http_shared));
+                Kind::Http(HttpTransport::new(http, cell, limits, shared))
             }
             Err(_) => Kind::Nothing,
         };
         Self {
             server: Arc::clone(&spec.name),
             kind,
-            source: Some(source),
         }
     }
 
@@ -180,25 +170,7 @@ impl Carrier {
         Self {
             server,
             kind: Kind::Nothing,
-            source: None,
         }
-    }
-
-    /// The same server, perhaps written otherwise: credentials are read from there from now on.
-    pub(crate) fn adopt(&self, spec: &EntrySpec) {
-        if let Some(source) = &self.source {
-            *source.lock() = Source {
-                entry: Arc::clone(&spec.entry),
-                rotated: None,
-            };
-        }
-    }
-
-    /// The digest of the definition with the credentials that are in use, if those are others than
-    /// the entry was read with.
-    pub(crate) fn rotated(&self) -> Option<[u8; 32]> {
-        let source = self.source.as_ref()?.lock();
-        source.rotated.as_deref().copied()
     }
 
     pub(crate) fn server(&self) -> &Arc<str> {
@@ -341,7 +313,7 @@ fn perform_http(http: &HttpTransport, output: Output, errand: &mut Errand) {
 #[derive(Clone)]
 pub(crate) struct Limits {
     pub(crate) stdio: StdioLimits,
-    pub(crate) http: HttpLimits,
+    pub(crate) http: Arc<HttpLimits>,
     pub(crate) http_shared: Arc<HttpShared>,
 }
 
@@ -353,11 +325,11 @@ impl Limits {
                 line_budget: LineBudget::new(settings.line_buffers),
                 ..StdioLimits::default()
             },
-            http: HttpLimits {
+            http: Arc::new(HttpLimits {
                 body_max: settings.body_max,
                 delete_timeout: settings.delete_timeout,
                 ..HttpLimits::default()
-            },
+            }),
             http_shared,
         }
     }

@@ -366,8 +366,8 @@ impl Shared {
             owner.rest,
             spec.cloned(),
             shared,
-            |sink| match spec {
-                Some(spec) => Carrier::new(spec, sink, &limits, &self.events),
+            |cell| match spec {
+                Some(spec) => Carrier::new(spec, cell, &limits),
                 None => Carrier::nothing(Arc::clone(server)),
             },
         )

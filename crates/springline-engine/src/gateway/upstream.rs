@@ -15,6 +15,7 @@ use springline_proto::upstream::{Binding, Event, Input, Output, Standby, Upstrea
 use springline_store::{JournalError, SessionDigest};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use super::credential::reread;
 use super::driver::{Driver, Machine as _};
 use super::entry::{Carrier, EntrySpec};
 use super::home::Home;
@@ -26,6 +27,7 @@ use crate::clock;
 use crate::event;
 use crate::spawn::{self, Errand};
 use crate::upstream::Sink;
+use crate::upstream::http::{Credentials, DeleteOutcome, HttpSink};
 
 /// Between two looks at a machine that is about to end: at first, when another thread drives it for
 /// some microseconds, and later, when it waits for a server.
@@ -39,8 +41,8 @@ const TURN_MAX: Duration = Duration::from_secs(3);
 pub(crate) struct UpstreamCell {
     driver: Driver<Serving>,
     carrier: Carrier,
-    /// The entry that it serves; none if that is not configured. Held for a look or a change.
-    spec: Mutex<Option<Arc<EntrySpec>>>,
+    /// Held for a look or a change.
+    served: Mutex<Served>,
     home: Home,
     shared: Arc<Shared>,
     /// What stands at rest for whom it belongs to, if that outlives the process.
@@ -66,20 +68,41 @@ struct Turn {
     _waits: oneshot::Sender<()>,
 }
 
-/// Hands what a transport reports to its cell, for as long as that exists.
-struct CellSink(Weak<UpstreamCell>);
+/// The entry that an upstream serves.
+struct Served {
+    /// As it was written last; none if it is not configured.
+    spec: Option<Arc<EntrySpec>>,
+    /// The digest of its definition with the credentials that are in use, if those are others than
+    /// were written there.
+    rotated: Option<Box<[u8; 32]>>,
+}
 
-impl Sink for CellSink {
+impl Sink for UpstreamCell {
     fn input(&self, input: Input) {
-        if let Some(cell) = self.0.upgrade() {
-            cell.input(input);
-        }
+        Self::input(self, input);
     }
 
     fn inputs(&self, first: Input, then: Input) {
-        if let Some(cell) = self.0.upgrade() {
-            cell.inputs(first, then);
+        Self::inputs(self, first, then);
+    }
+}
+
+impl HttpSink for UpstreamCell {
+    fn reread(&self) -> Result<Credentials, String> {
+        let spec = self.spec().ok_or("the entry is gone")?;
+        let fresh = reread(&spec)?;
+        if let Some(identity) = fresh.identity {
+            self.served.lock().rotated = Some(Box::new(identity));
         }
+        Ok(fresh.credentials)
+    }
+
+    fn deleted(&self, generation: Generation, outcome: DeleteOutcome) {
+        let mut facts = serde_json::Map::new();
+        facts.insert("server".to_owned(), self.carrier.server().as_ref().into());
+        facts.insert("generation".to_owned(), generation.0.into());
+        facts.insert("result".to_owned(), outcome.to_string().into());
+        self.shared.events.record("session.deleted", facts);
     }
 }
 
@@ -90,15 +113,18 @@ impl UpstreamCell {
         rest: Option<SessionDigest>,
         spec: Option<Arc<EntrySpec>>,
         shared: Arc<Shared>,
-        carrier: impl FnOnce(Arc<dyn Sink>) -> Carrier,
+        carrier: impl FnOnce(Weak<Self>) -> Carrier,
     ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             driver: Driver::new(machine),
-            carrier: carrier(Arc::new(CellSink(this.clone()))),
+            carrier: carrier(this.clone()),
             home,
             shared,
             rest,
-            spec: Mutex::new(spec),
+            served: Mutex::new(Served {
+                spec,
+                rotated: None,
+            }),
             this: this.clone(),
             has_heir: AtomicBool::new(false),
             turns: Mutex::default(),
@@ -179,8 +205,7 @@ impl UpstreamCell {
         let Some(owner) = self.rest.filter(|_| outputs.iter().any(is_kept)) else {
             return Ok(());
         };
-        let read = || self.spec().map_or([0; 32], |spec| spec.identity);
-        let identity = || self.carrier.rotated().unwrap_or_else(read);
+        let identity = || self.identity();
         let shared = &self.shared;
         let place = RecordPlace {
             owner,
@@ -192,6 +217,13 @@ impl UpstreamCell {
         shared
             .rest
             .keep_upstream(&place, session_of, outputs, &shared.events)
+    }
+
+    /// The digest of the definition with the credentials that are in use.
+    fn identity(&self) -> [u8; 32] {
+        let served = self.served.lock();
+        let written = || served.spec.as_ref().map_or([0; 32], |spec| spec.identity);
+        served.rotated.as_deref().copied().unwrap_or_else(written)
     }
 
     fn perform(&self, output: Output, errand: &mut Errand) {
@@ -364,14 +396,16 @@ impl UpstreamCell {
 
     /// The entry that it serves.
     pub(super) fn spec(&self) -> Option<Arc<EntrySpec>> {
-        self.spec.lock().clone()
+        self.served.lock().spec.clone()
     }
 
     /// Serves the same server under an entry that is written otherwise.
     pub(super) fn adopt(&self, spec: Arc<EntrySpec>, rotated: bool) {
-        self.carrier.adopt(&spec);
         let settings = Box::new((*spec.settings).clone());
-        *self.spec.lock() = Some(spec);
+        *self.served.lock() = Served {
+            spec: Some(spec),
+            rotated: None,
+        };
         self.input(Input::Settings(settings));
         if rotated {
             // Its report goes to the machine, which then knows that old refusals are old.

@@ -11,7 +11,7 @@ mod tail;
 mod writer;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -90,7 +90,7 @@ pub struct ChildView {
 #[derive(Debug)]
 pub struct StdioTransport {
     spec: Arc<ChildSpec>,
-    sink: SinkHandle,
+    sink: Weak<dyn Sink>,
     limits: StdioLimits,
     /// Guards nothing but the table itself; never held across a call of the sink or a wait.
     children: Arc<Mutex<BTreeMap<Generation, Arc<Instance>>>>,
@@ -98,22 +98,12 @@ pub struct StdioTransport {
     live: watch::Sender<usize>,
 }
 
-/// The sink, with a `Debug` that shows nothing.
-#[derive(Clone)]
-struct SinkHandle(Arc<dyn Sink>);
-
-impl std::fmt::Debug for SinkHandle {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Sink")
-    }
-}
-
 impl StdioTransport {
-    /// A transport without children.
-    pub fn new(spec: ChildSpec, sink: Arc<dyn Sink>, limits: StdioLimits) -> Self {
+    /// A transport without children. Nothing is reported once the sink is gone.
+    pub fn new(spec: ChildSpec, sink: Weak<dyn Sink>, limits: StdioLimits) -> Self {
         Self {
             spec: Arc::new(spec),
-            sink: SinkHandle(sink),
+            sink,
             limits,
             children: Arc::default(),
             live: watch::Sender::new(0),
@@ -137,7 +127,7 @@ impl StdioTransport {
         let instance = Arc::new(Instance::new(
             generation,
             Arc::clone(&self.spec.server),
-            Arc::clone(&self.sink.0),
+            Weak::clone(&self.sink),
             queue,
         ));
         self.children

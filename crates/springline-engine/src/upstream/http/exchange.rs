@@ -69,7 +69,7 @@ impl Exchange {
     }
 
     pub(super) fn minted(&self, session_id: Arc<str>) {
-        self.wire.sink.input(Input::Minted {
+        self.wire.report(Input::Minted {
             generation: self.generation,
             exchange: self.id,
             session_id,
@@ -77,7 +77,7 @@ impl Exchange {
     }
 
     pub(super) fn message(&self, message: Message) {
-        self.wire.sink.input(self.heard(message));
+        self.wire.report(self.heard(message));
     }
 
     fn heard(&self, message: Message) -> Input {
@@ -89,7 +89,7 @@ impl Exchange {
     }
 
     pub(super) fn stretch(&self, stretch: Stretch) {
-        self.wire.sink.input(Input::Stretch {
+        self.wire.report(Input::Stretch {
             generation: self.generation,
             exchange: self.id,
             stretch,
@@ -97,7 +97,7 @@ impl Exchange {
     }
 
     pub(super) fn garbled(&self, id: Option<Bytes>, cause: String, too_large: bool) {
-        self.wire.sink.input(Input::Garbled {
+        self.wire.report(Input::Garbled {
             generation: self.generation,
             exchange: Some(self.id),
             id,
@@ -110,7 +110,9 @@ impl Exchange {
     /// the machine may use it at once for a resumption.
     fn ended(self, Ending { end, last }: Ending) {
         let is_listed = self.instance.remove(self.id).is_some();
-        let sink = &self.wire.sink;
+        let Some(sink) = self.wire.sink.upgrade() else {
+            return;
+        };
         let ended = Input::Ended {
             generation: self.generation,
             exchange: self.id,
@@ -161,7 +163,7 @@ pub(super) async fn delete(
         }
     };
     tracing::info!(server = %wire.server, %generation, %outcome, "ended a session of a server");
-    if let Some(told) = &wire.on_delete {
-        told(generation, outcome);
+    if let Some(sink) = wire.sink.upgrade() {
+        sink.deleted(generation, outcome);
     }
 }

@@ -32,7 +32,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::path::PathBuf;
 use std::pin::pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
@@ -56,12 +56,16 @@ use self::tls::Tls;
 use super::Sink;
 use crate::spawn::{self, Errand};
 
-/// Reads the sources of an entry's credentials again; may block on files. The error is for people
-/// and holds no value.
-pub type Reread = Arc<dyn Fn() -> Result<Credentials, String> + Send + Sync>;
+/// Where an HTTP transport reports to, and what it asks there: each upstream has one, so there is
+/// nothing between it and the owner of the machine.
+pub trait HttpSink: Sink {
+    /// Reads the sources of the entry's credentials again; may block on files. The error is for
+    /// people and holds no value.
+    fn reread(&self) -> Result<Credentials, String>;
 
-/// Hears how the DELETE of a session ended.
-pub type DeleteWatch = Arc<dyn Fn(Generation, DeleteOutcome) + Send + Sync>;
+    /// The DELETE of a session ended so.
+    fn deleted(&self, generation: Generation, outcome: DeleteOutcome);
+}
 
 /// What an entry says of its server.
 #[derive(Clone)]
@@ -73,12 +77,8 @@ pub struct HttpSpec {
     pub url: Url,
     /// The expanded headers and authentication.
     pub credentials: Credentials,
-    /// How to read them again.
-    pub reread: Reread,
     /// A PEM file of authorities to trust beside the system's.
     pub ca: Option<PathBuf>,
-    /// Who hears of DELETEs.
-    pub on_delete: Option<DeleteWatch>,
 }
 
 impl fmt::Debug for HttpSpec {
@@ -197,10 +197,8 @@ struct Wire {
     server: Arc<str>,
     /// Where requests go first, or why none can.
     site: Result<Arc<Site>, Box<str>>,
-    reread: Reread,
-    on_delete: Option<DeleteWatch>,
-    sink: Arc<dyn Sink>,
-    limits: HttpLimits,
+    sink: Weak<dyn HttpSink>,
+    limits: Arc<HttpLimits>,
     shared: Arc<HttpShared>,
     /// What the next attempt is signed with. A lock and no watch: it is only read and swapped.
     credentials: Mutex<Arc<Credentials>>,
@@ -215,6 +213,9 @@ struct Instance {
     /// The exchanges under way. Who takes one out of here reports its end.
     exchanges: Mutex<Vec<(ExchangeId, Running)>>,
 }
+
+/// Exchanges for which an idle instance keeps room: one call at a time is what most clients have.
+const EXCHANGES_KEPT: usize = 1;
 
 /// What runs an exchange.
 enum Running {
@@ -245,7 +246,11 @@ impl Instance {
     fn remove(&self, id: ExchangeId) -> Option<Running> {
         let mut exchanges = self.exchanges.lock();
         let at = exchanges.iter().position(|(held, _)| *held == id)?;
-        Some(exchanges.swap_remove(at).1)
+        let (_, running) = exchanges.swap_remove(at);
+        if exchanges.is_empty() && exchanges.capacity() > EXCHANGES_KEPT {
+            *exchanges = Vec::new();
+        }
+        Some(running)
     }
 
     /// Whether an exchange that is an errand was not dropped; whoever drops it wakes `cx`.
@@ -308,11 +313,11 @@ impl Drop for OpenDelete {
 }
 
 impl HttpTransport {
-    /// Nothing is opened yet.
+    /// Nothing is opened yet. Nothing is reported once the sink is gone.
     pub fn new(
         mut spec: HttpSpec,
-        sink: Arc<dyn Sink>,
-        limits: HttpLimits,
+        sink: Weak<dyn HttpSink>,
+        limits: Arc<HttpLimits>,
         shared: Arc<HttpShared>,
     ) -> Self {
         let credentials =
@@ -325,8 +330,6 @@ impl HttpTransport {
         let wire = Wire {
             site,
             server: spec.server,
-            reread: spec.reread,
-            on_delete: spec.on_delete,
             sink,
             limits,
             shared,
@@ -343,9 +346,11 @@ impl HttpTransport {
     /// Begins a generation. Reports `Opened` at once: a connection is made when a request needs it.
     pub fn open(&self, generation: Generation) {
         if self.instance(generation).is_none() {
-            self.instances.lock().push((generation, Arc::default()));
+            let mut instances = self.instances.lock();
+            instances.reserve_exact(1);
+            instances.push((generation, Arc::default()));
         }
-        self.wire.sink.input(Input::Opened { generation });
+        self.wire.report(Input::Opened { generation });
     }
 
     /// Sends one message. `errand` may take the exchange along, if it has room.
@@ -414,8 +419,10 @@ impl HttpTransport {
     pub fn refresh_credentials(&self) {
         let wire = Arc::clone(&self.wire);
         spawn::named("http credentials", async move {
-            let reread = Arc::clone(&wire.reread);
-            let read = tokio::task::spawn_blocking(move || reread()).await;
+            let Some(sink) = wire.sink.upgrade() else {
+                return;
+            };
+            let read = tokio::task::spawn_blocking(move || sink.reread()).await;
             let fresh = read.unwrap_or_else(|error| Err(error.to_string()));
             let changed = match fresh {
                 Ok(fresh) => wire.swap(match &wire.site {
@@ -428,7 +435,7 @@ impl HttpTransport {
                     false
                 }
             };
-            wire.sink.input(Input::Credentials { changed });
+            wire.report(Input::Credentials { changed });
         });
     }
 
@@ -533,7 +540,7 @@ fn put(
         return Some(std::mem::replace(held, running));
     }
     if exchanges.capacity() == 0 {
-        exchanges.reserve_exact(1);
+        exchanges.reserve_exact(EXCHANGES_KEPT);
     }
     exchanges.push((id, running));
     None
@@ -548,6 +555,13 @@ impl Drop for HttpTransport {
 }
 
 impl Wire {
+    /// Tells the owner of the machine, if there is one still.
+    fn report(&self, input: Input) {
+        if let Some(sink) = self.sink.upgrade() {
+            sink.input(input);
+        }
+    }
+
     /// Takes in fresh credentials. Answers whether they differ from those that were refused; with
     /// none refused, from those in use.
     fn swap(&self, fresh: Credentials) -> bool {

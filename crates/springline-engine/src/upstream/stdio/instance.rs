@@ -4,7 +4,7 @@
 //! of stdin to SIGKILL. Must not know what the messages mean.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ const GONE: &str = "the server's process has ended";
 pub(super) struct Instance {
     generation: Generation,
     server: Arc<str>,
-    sink: Arc<dyn Sink>,
+    sink: Weak<dyn Sink>,
     /// Taken when the end begins: the writer finishes what is queued, then closes stdin. The lock
     /// covers a `try_send`, nothing that waits.
     queue: Mutex<Option<mpsc::Sender<Outgoing>>>,
@@ -61,7 +61,7 @@ impl Instance {
     pub(super) fn new(
         generation: Generation,
         server: Arc<str>,
-        sink: Arc<dyn Sink>,
+        sink: Weak<dyn Sink>,
         queue: mpsc::Sender<Outgoing>,
     ) -> Self {
         Self {
@@ -86,8 +86,10 @@ impl Instance {
 
     /// Tells the owner, unless the end was asked for.
     pub(super) fn report(&self, input: Input) {
-        if !self.is_ended() {
-            self.sink.input(input);
+        if !self.is_ended()
+            && let Some(sink) = self.sink.upgrade()
+        {
+            sink.input(input);
         }
     }
 

@@ -27,6 +27,8 @@ impl Sink for Inbox {
 /// A transport with one child, and what it reported.
 struct Rig {
     transport: StdioTransport,
+    /// The transport reports only while it is there.
+    _sink: Arc<dyn Sink>,
     inputs: mpsc::Receiver<Input>,
 }
 
@@ -58,9 +60,14 @@ fn python(script: &str) -> ChildSpec {
 impl Rig {
     fn open(spec: ChildSpec, limits: StdioLimits) -> Self {
         let (sender, inputs) = mpsc::channel(100_000);
-        let transport = StdioTransport::new(spec, Arc::new(Inbox(sender)), limits);
+        let sink: Arc<dyn Sink> = Arc::new(Inbox(sender));
+        let transport = StdioTransport::new(spec, Arc::downgrade(&sink), limits);
         transport.open(GENERATION);
-        Self { transport, inputs }
+        Self {
+            transport,
+            _sink: sink,
+            inputs,
+        }
     }
 
     async fn next(&mut self) -> Input {

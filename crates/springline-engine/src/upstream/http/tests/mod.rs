@@ -7,7 +7,7 @@ mod secure;
 mod session;
 mod stretch;
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use springline_proto::call::{ExchangeId, Generation};
@@ -20,8 +20,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 use super::{
-    Credentials, DeleteOutcome, HttpAuth, HttpLimits, HttpShared, HttpSpec, HttpTransport, Post,
-    ProxyEnv,
+    Credentials, DeleteOutcome, HttpAuth, HttpLimits, HttpShared, HttpSink, HttpSpec, HttpTransport,
+    Post, ProxyEnv,
 };
 use crate::spawn::Errand;
 use crate::upstream::Sink;
@@ -33,11 +33,31 @@ const GEN: Generation = Generation(1);
 const CALL: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}"#;
 const ANSWER: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"a":1.0}}"#;
 
-struct Tell(mpsc::UnboundedSender<Input>);
+/// Who owns the machine.
+struct Tell {
+    heard: mpsc::UnboundedSender<Input>,
+    /// What the re-reader gives next.
+    fresh: Mutex<Result<Credentials, String>>,
+    /// Who hears of DELETEs.
+    deletes: Option<mpsc::UnboundedSender<DeleteOutcome>>,
+}
 
 impl Sink for Tell {
     fn input(&self, input: Input) {
-        self.0.send(input).unwrap();
+        self.heard.send(input).unwrap();
+    }
+}
+
+impl HttpSink for Tell {
+    fn reread(&self) -> Result<Credentials, String> {
+        self.fresh.lock().unwrap().clone()
+    }
+
+    fn deleted(&self, generation: Generation, outcome: DeleteOutcome) {
+        assert_eq!(generation, GEN);
+        if let Some(deletes) = &self.deletes {
+            deletes.send(outcome).unwrap();
+        }
     }
 }
 
@@ -46,8 +66,7 @@ struct Rig {
     transport: HttpTransport,
     heard: mpsc::UnboundedReceiver<Input>,
     listener: TcpListener,
-    /// What the re-reader gives next.
-    fresh: Arc<Mutex<Result<Credentials, String>>>,
+    sink: Arc<Tell>,
 }
 
 struct Setup {
@@ -55,6 +74,7 @@ struct Setup {
     limits: HttpLimits,
     proxies: ProxyEnv,
     spec: Box<dyn Fn(&mut HttpSpec)>,
+    deletes: Option<mpsc::UnboundedSender<DeleteOutcome>>,
 }
 
 impl Default for Setup {
@@ -64,6 +84,7 @@ impl Default for Setup {
             limits: HttpLimits::default(),
             proxies: ProxyEnv::none(),
             spec: Box::new(|_| {}),
+            deletes: None,
         }
     }
 }
@@ -86,27 +107,29 @@ impl Rig {
     fn on(listener: TcpListener, setup: Setup) -> Self {
         let port = listener.local_addr().unwrap().port();
         let (tell, heard) = mpsc::unbounded_channel();
-        let fresh = Arc::new(Mutex::new(Ok(setup.credentials.clone())));
-        let source = Arc::clone(&fresh);
+        let sink = Arc::new(Tell {
+            heard: tell,
+            fresh: Mutex::new(Ok(setup.credentials.clone())),
+            deletes: setup.deletes,
+        });
         let mut spec = HttpSpec {
             server: "demo".into(),
             url: format!("http://127.0.0.1:{port}/api/mcp?k=v")
                 .parse()
                 .unwrap(),
             credentials: setup.credentials,
-            reread: Arc::new(move || source.lock().unwrap().clone()),
             ca: None,
-            on_delete: None,
         };
         (setup.spec)(&mut spec);
         let shared = Arc::new(HttpShared::new(setup.proxies, Arc::new(wall)));
-        let transport = HttpTransport::new(spec, Arc::new(Tell(tell)), setup.limits, shared);
+        let owner = Arc::downgrade(&sink) as Weak<dyn HttpSink>;
+        let transport = HttpTransport::new(spec, owner, Arc::new(setup.limits), shared);
         transport.open(GEN);
         let mut rig = Self {
             transport,
             heard,
             listener,
-            fresh,
+            sink,
         };
         assert!(matches!(
             rig.heard.try_recv(),

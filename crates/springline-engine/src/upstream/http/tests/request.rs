@@ -239,7 +239,7 @@ async fn credentials_are_judged_by_what_was_refused() {
         !changed(rig.input().await),
         "the source still has what was refused"
     );
-    *rig.fresh.lock().unwrap() = Ok(bearer("new"));
+    *rig.sink.fresh.lock().unwrap() = Ok(bearer("new"));
     rig.transport.refresh_credentials();
     assert!(changed(rig.input().await));
     // The other call was sent with the old value: for it, the source has changed.
@@ -256,7 +256,7 @@ async fn credentials_are_judged_by_what_was_refused() {
     rig.end().await;
     rig.transport.refresh_credentials();
     assert!(!changed(rig.input().await));
-    *rig.fresh.lock().unwrap() = Err("the file is gone".to_owned());
+    *rig.sink.fresh.lock().unwrap() = Err("the file is gone".to_owned());
     rig.transport.refresh_credentials();
     assert!(!changed(rig.input().await));
 }

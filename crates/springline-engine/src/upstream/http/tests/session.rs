@@ -60,13 +60,7 @@ async fn delete_rig(delete_timeout: Duration) -> (Rig, mpsc::UnboundedReceiver<D
     };
     let setup = Setup {
         limits,
-        spec: Box::new(move |spec| {
-            let tell = tell.clone();
-            spec.on_delete = Some(Arc::new(move |generation, outcome| {
-                assert_eq!(generation, GEN);
-                tell.send(outcome).unwrap();
-            }));
-        }),
+        deletes: Some(tell),
         ..Setup::default()
     };
     (Rig::with(setup).await, told)
