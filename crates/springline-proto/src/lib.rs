@@ -26,6 +26,7 @@ pub mod message;
 pub mod method;
 pub mod names;
 mod redelivery;
+mod seldom;
 pub mod session;
 pub mod settings;
 pub mod shared;

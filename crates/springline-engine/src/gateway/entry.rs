@@ -14,8 +14,8 @@ use super::upstream::UpstreamCell;
 use crate::config::{Definition, Entry, Scope, Secret, Settings};
 use crate::spawn::Errand;
 use crate::upstream::http::{HttpLimits, HttpShared, HttpTransport, Post};
-use crate::upstream::stdio::{ChildSpec, ChildView, LineBudget, StdioLimits, StdioTransport};
 use crate::upstream::launcher_problem;
+use crate::upstream::stdio::{ChildSpec, ChildView, LineBudget, StdioLimits, StdioTransport};
 
 /// A server entry as the gateway uses it.
 #[derive(Clone, Debug)]
@@ -132,11 +132,7 @@ enum Kind {
 }
 
 impl Carrier {
-    pub(crate) fn new(
-        spec: &EntrySpec,
-        cell: Weak<UpstreamCell>,
-        limits: &Limits,
-    ) -> Self {
+    pub(crate) fn new(spec: &EntrySpec, cell: Weak<UpstreamCell>, limits: &Limits) -> Self {
         let kind = match &spec.definition {
             Ok(Definition::Stdio(definition)) => {
                 let child = ChildSpec {

@@ -179,7 +179,7 @@ impl Upstream {
     }
 
     pub(super) fn on_drain(&mut self, drain: Drain) {
-        self.drain = Some(drain);
+        self.drain = Some(Box::new(drain));
         if let Phase::Starting(attempt) = &self.phase {
             let attempt = attempt.clone();
             self.phase = Phase::Idle;

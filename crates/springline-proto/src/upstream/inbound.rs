@@ -176,11 +176,11 @@ impl Upstream {
                 }
                 return;
             }
-            Method::ToolsChanged => self.restore.forget(ListKind::Tools),
-            Method::PromptsChanged => self.restore.forget(ListKind::Prompts),
+            Method::ToolsChanged => self.forget_list(ListKind::Tools),
+            Method::PromptsChanged => self.forget_list(ListKind::Prompts),
             Method::ResourcesChanged => {
-                self.restore.forget(ListKind::Resources);
-                self.restore.forget(ListKind::Templates);
+                self.forget_list(ListKind::Resources);
+                self.forget_list(ListKind::Templates);
             }
             _ => {}
         }

@@ -53,7 +53,7 @@ pub(super) struct Instance {
     pub(super) listen: Listen,
     pub(super) resumption: Resumption,
     /// What it announced; for lists, logging and subscriptions.
-    pub(super) capabilities: Option<bytes::Bytes>,
+    pub(super) capabilities: Option<Box<[u8]>>,
     /// The raw `result` of its `initialize`, where that is kept.
     pub(super) answer: Option<Box<bytes::Bytes>>,
     /// Bound of an abandoned handshake, or of the last words.

@@ -55,6 +55,7 @@ use crate::call::{
 };
 use crate::error::{Fault, Outcome};
 use crate::map::Map;
+use crate::seldom::Seldom;
 use crate::settings::UpstreamSettings;
 
 /// What carries the messages; the few rules that differ by it ask this.
@@ -84,17 +85,17 @@ pub struct UpstreamConfig {
     pub seed: u64,
 }
 
-/// What the machine is at.
+/// What the machine is at. What passes is boxed: a machine is ready for most of its life.
 #[derive(Clone, Debug)]
 enum Phase {
     /// No instance takes requests, none is starting.
     Idle,
     /// An instance is starting; requests wait.
-    Starting(Attempt),
+    Starting(Box<Attempt>),
     /// This instance takes requests.
     Ready(Generation),
     /// Done with for good.
-    Closed(Fault),
+    Closed(Box<Fault>),
 }
 
 /// A summary of the machine for people.
@@ -146,10 +147,10 @@ pub struct Upstream {
     waiting: VecDeque<CallKey>,
     backoff: Backoff,
     credential: Credential,
-    restore: Restore,
+    restore: Seldom<Restore>,
     hints: Hints,
     /// It takes nothing new: it is on its way out.
-    drain: Option<Drain>,
+    drain: Option<Box<Drain>>,
     /// Whether it was told that nothing is left.
     drained: bool,
     /// The resumed session was not told yet what it must know.
@@ -190,7 +191,7 @@ impl Upstream {
             by_id: Map::new(),
             waiting: VecDeque::new(),
             credential: Credential::default(),
-            restore: Restore::default(),
+            restore: Seldom::default(),
             hints: Hints::default(),
             drain: None,
             drained: false,
@@ -216,7 +217,7 @@ impl Upstream {
     )]
     pub fn handle(&mut self, now: Moment, input: Input) {
         if let Phase::Closed(fault) = &self.phase {
-            let fault = fault.clone();
+            let fault = Fault::clone(fault);
             self.handle_closed(now, input, fault);
             return;
         }
@@ -342,12 +343,12 @@ impl Upstream {
         reason = "nothing else matters after the end"
     )]
     fn handle_closed(&mut self, now: Moment, input: Input, fault: Fault) {
-        let moves = matches!(self.drain, Some(Drain::Move));
+        let moves = matches!(self.drain.as_deref(), Some(Drain::Move));
         match input {
             Input::Start { key, hello } if moves => self.pass_on_start(now, key, hello),
             Input::Call { key, message, .. } if moves => self.pass_on(now, key, message),
             Input::Take { key, moved } if moves => self.pass_on_moved(key, moved),
-            Input::Drain(drain) => self.drain = Some(drain),
+            Input::Drain(drain) => self.drain = Some(Box::new(drain)),
             // It may have been closed without, with a record of before at rest.
             Input::Close { end_session, .. } if end_session && !moves => {
                 self.out.push_back(Output::Forget);
@@ -596,7 +597,7 @@ impl Upstream {
             let attempt = attempt.clone();
             self.abandon(&attempt, end_session);
         }
-        self.phase = Phase::Closed(fault.clone().of(&self.config.server));
+        self.phase = Phase::Closed(Box::new(fault.clone().of(&self.config.server)));
         self.waiting.clear();
         for (key, pending) in std::mem::take(&mut self.pending) {
             if pending.is_internal() {
@@ -618,7 +619,7 @@ impl Upstream {
             })
             .map(|(generation, _)| *generation)
             .collect();
-        if end_session && !matches!(self.drain, Some(Drain::Move)) {
+        if end_session && !matches!(self.drain.as_deref(), Some(Drain::Move)) {
             self.persisted = None;
             self.out.push_back(Output::Forget);
         }

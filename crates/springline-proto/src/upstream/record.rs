@@ -168,7 +168,7 @@ impl Upstream {
         if machine.config.transport == Transport::Http && record.route.version.is_some() {
             let mut instance = Instance::new(false);
             instance.route = record.route;
-            instance.capabilities = record.capabilities;
+            instance.capabilities = record.capabilities.as_deref().map(Into::into);
             instance.chance = Some(Chance::default());
             instance.answer = record.answer.map(Box::new);
             machine.instances.insert(record.generation, instance);
@@ -250,7 +250,7 @@ impl Upstream {
     /// upstream that moves to a successor leaves the record to it.
     pub(super) fn put_record(&mut self, generation: Generation) {
         let Some(hello) = &self.hello else { return };
-        if matches!(self.drain, Some(Drain::Move)) {
+        if matches!(self.drain.as_deref(), Some(Drain::Move)) {
             return;
         }
         let resumable = self
@@ -263,7 +263,9 @@ impl Upstream {
                 .map(|instance| instance.route.clone())
                 .unwrap_or_default(),
             hello: hello.params.clone(),
-            capabilities: resumable.and_then(|instance| instance.capabilities.clone()),
+            capabilities: resumable
+                .and_then(|instance| instance.capabilities.as_deref())
+                .map(Bytes::copy_from_slice),
             subscriptions,
             log_level,
             seen,

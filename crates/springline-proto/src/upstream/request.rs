@@ -1,5 +1,6 @@
 //! Requests of clients: taken in, assigned, sent, given up.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,6 +15,9 @@ use crate::upstream::exchange::{Aim, Exchange};
 use crate::upstream::pending::{Pending, Place, Stretches, Task};
 use crate::upstream::port::{Event, Output, Purpose};
 use crate::upstream::{Phase, Transport, Upstream};
+
+/// Calls for which an idle upstream keeps room: one at a time is what most clients have.
+const WAITING_KEPT: usize = 1;
 
 /// The pause before the next try on a refused connection.
 pub(super) fn pause(settings: &UpstreamSettings, tries: u32) -> Duration {
@@ -39,6 +43,9 @@ impl Upstream {
     /// Takes a request in; `advance` sends it when an instance is ready.
     pub(super) fn accept(&mut self, now: Moment, key: CallKey, task: Task, method: Method) {
         self.pending.insert(key, Pending::new(now, task, method));
+        if self.waiting.capacity() == 0 {
+            self.waiting.reserve_exact(WAITING_KEPT);
+        }
         self.waiting.push_back(key);
     }
 
@@ -47,6 +54,9 @@ impl Upstream {
     pub(super) fn flush(&mut self, now: Moment, generation: Generation) {
         while let Some(key) = self.waiting.pop_front() {
             self.assign(now, key, generation);
+        }
+        if self.waiting.capacity() > WAITING_KEPT && self.waiting.is_empty() {
+            self.waiting = VecDeque::new();
         }
     }
 

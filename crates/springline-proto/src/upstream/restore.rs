@@ -10,6 +10,7 @@ use crate::call::{CallKey, Generation, Moment, SessionKey};
 use crate::json;
 use crate::message::{Kind, Message};
 use crate::method::{ListKind, Method};
+use crate::seldom::{Seldom, Unset};
 use crate::settings::{SUBSCRIPTION_BYTES_MAX, SUBSCRIPTIONS_MAX};
 use crate::upstream::Upstream;
 use crate::upstream::pending::{Pending, Place, Task};
@@ -42,17 +43,27 @@ pub(super) struct Restore {
 }
 
 impl Restore {
+    const NONE: Self = Self {
+        subscriptions: BTreeSet::new(),
+        log_level: None,
+        seen: BTreeMap::new(),
+        reading: BTreeMap::new(),
+    };
+
     pub(super) fn of(
         subscriptions: BTreeSet<Bytes>,
         log_level: Option<Bytes>,
         seen: BTreeMap<ListKind, Seen>,
-    ) -> Self {
-        Self {
+    ) -> Seldom<Self> {
+        if subscriptions.is_empty() && log_level.is_none() && seen.is_empty() {
+            return Seldom::default();
+        }
+        Seldom::from(Self {
             subscriptions,
             log_level,
             seen,
-            reading: BTreeMap::new(),
-        }
+            ..Self::NONE
+        })
     }
 
     /// What a record holds of it.
@@ -62,10 +73,6 @@ impl Restore {
             self.log_level.clone(),
             self.seen.clone(),
         )
-    }
-
-    pub(super) fn clear(&mut self) {
-        *self = Self::default();
     }
 
     /// Notes a subscription; says whether that is new. Beyond the bounds it is not made again after a
@@ -103,10 +110,12 @@ impl Restore {
     pub(super) fn has_subscriptions(&self) -> bool {
         !self.subscriptions.is_empty()
     }
+}
 
-    /// The server itself says that the list changed: what was seen counts no more.
-    pub(super) fn forget(&mut self, kind: ListKind) {
-        self.seen.remove(&kind);
+impl Unset for Restore {
+    fn unset() -> &'static Self {
+        static NONE: Restore = Restore::NONE;
+        &NONE
     }
 }
 
@@ -125,6 +134,18 @@ impl Upstream {
         }
     }
 
+    /// The server itself says that the list changed, or has it no more: what was seen counts no
+    /// more.
+    pub(super) fn forget_list(&mut self, kind: ListKind) {
+        if let Some(restore) = self.restore.held() {
+            restore.seen.remove(&kind);
+        }
+    }
+
+    fn end_reading(&mut self, kind: ListKind) -> Option<Reading> {
+        self.restore.held()?.reading.remove(&kind)
+    }
+
     pub(super) fn internal_key(&mut self) -> CallKey {
         self.internal_next = self.internal_next.saturating_add(1);
         CallKey {
@@ -137,7 +158,7 @@ impl Upstream {
     pub(super) fn observe(&mut self, now: Moment, pending: &Pending, message: &Message) -> bool {
         if message.kind() != Kind::Result {
             if let Task::Reread(kind, _) = pending.task {
-                self.restore.reading.remove(&kind);
+                self.end_reading(kind);
             }
             return false;
         }
@@ -158,7 +179,10 @@ impl Upstream {
         match method {
             Method::Subscribe => param("uri").is_some_and(|uri| self.restore.subscribe(uri)),
             Method::Unsubscribe => {
-                param("uri").is_some_and(|uri| self.restore.subscriptions.remove(&uri))
+                let held = self.restore.held();
+                held.is_some_and(|held| {
+                    param("uri").is_some_and(|uri| held.subscriptions.remove(&uri))
+                })
             }
             Method::SetLevel => {
                 self.restore.log_level = param("level");
@@ -203,7 +227,9 @@ impl Upstream {
 
     /// A recovered instance is ready: it is told what the lost one knew, before anything new.
     pub(super) fn restore_state(&mut self, now: Moment, generation: Generation) {
-        self.restore.reading.clear();
+        if let Some(restore) = self.restore.held() {
+            restore.reading.clear();
+        }
         self.drop_restores(generation);
         let mut remakes: Vec<(Method, &str, Bytes)> = Vec::new();
         if let Some(level) = &self.restore.log_level {
@@ -229,7 +255,7 @@ impl Upstream {
             if has {
                 self.reread(now, kind, None);
             } else {
-                self.restore.seen.remove(&kind);
+                self.forget_list(kind);
                 self.tell(SessionEvent::ListChanged(kind));
             }
         }
@@ -266,7 +292,7 @@ impl Upstream {
 
     fn on_reread(&mut self, now: Moment, kind: ListKind, answer: &Message) -> bool {
         let Some((print, next)) = read_page(kind, answer) else {
-            self.restore.reading.remove(&kind);
+            self.end_reading(kind);
             return false;
         };
         if kind == ListKind::Tools {
@@ -275,7 +301,8 @@ impl Upstream {
             self.hints.observe(&self.config.settings, first, answer);
         }
         let pages_max = self.config.settings.list_pages_max as usize;
-        let Some(reading) = self.restore.reading.get_mut(&kind) else {
+        let restore = self.restore.held();
+        let Some(reading) = restore.and_then(|restore| restore.reading.get_mut(&kind)) else {
             return false;
         };
         reading.prints.push(print);
@@ -286,7 +313,7 @@ impl Upstream {
             self.reread(now, kind, Some(next));
             return false;
         }
-        let Some(reading) = self.restore.reading.remove(&kind) else {
+        let Some(reading) = self.end_reading(kind) else {
             return false;
         };
         let differs = self.restore.seen.get(&kind).is_some_and(|seen| {

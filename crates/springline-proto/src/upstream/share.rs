@@ -98,7 +98,9 @@ impl Upstream {
 
     /// A new instance is not told of a subscription to this URI any more.
     pub(crate) fn drop_subscription(&mut self, uri: &str) {
-        self.restore.unsubscribe(uri);
+        if let Some(restore) = self.restore.held() {
+            restore.unsubscribe(uri);
+        }
     }
 
     /// Nobody uses the upstream any more: its record goes, its instance is ended, and the next start

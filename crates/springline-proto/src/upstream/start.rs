@@ -191,7 +191,7 @@ impl Upstream {
         self.generation_last = generation;
         self.instances
             .insert(generation, Instance::new(self.was_ready));
-        self.phase = Phase::Starting(Attempt {
+        let attempt = Attempt {
             generation,
             owner: Some(owner),
             step: Step::Opening,
@@ -201,7 +201,8 @@ impl Upstream {
             reauthorized: false,
             credential_epoch: self.credential.epoch(),
             result: None,
-        });
+        };
+        self.phase = Phase::Starting(Box::new(attempt));
         self.out.push_back(match self.config.transport {
             // A hundred servers must not start at once.
             Transport::Stdio => Output::Reserve { generation },
@@ -322,8 +323,8 @@ impl Upstream {
             instance.route.version = Some(version);
             let whole = json::Span::whole(&result);
             // A copy, since the message would be kept with it for as long as the instance lives.
-            instance.capabilities = json::member(&result, whole, "capabilities")
-                .map(|span| Bytes::copy_from_slice(span.of(&result)));
+            instance.capabilities =
+                json::member(&result, whole, "capabilities").map(|span| span.of(&result).into());
         }
         let body = Bytes::from_static(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
         let exchange = self.send(generation, body.into(), Purpose::Initialized, false);

@@ -20,8 +20,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 use super::{
-    Credentials, DeleteOutcome, HttpAuth, HttpLimits, HttpShared, HttpSink, HttpSpec, HttpTransport,
-    Post, ProxyEnv,
+    Credentials, DeleteOutcome, HttpAuth, HttpLimits, HttpShared, HttpSink, HttpSpec,
+    HttpTransport, Post, ProxyEnv,
 };
 use crate::spawn::Errand;
 use crate::upstream::Sink;
