@@ -17,6 +17,7 @@ use sha2::Sha256;
 use crate::call::{Moment, SessionKey};
 use crate::codec::{put_number, read_number};
 use crate::json::Pieces;
+use crate::seldom::{Seldom, Unset};
 use crate::settings::SessionSettings;
 
 /// Bytes of the authentication tag in a cursor: 96 bits cannot be guessed over a network.
@@ -106,11 +107,46 @@ pub(crate) enum Resume {
 /// The log of one session. Bounded by events, bytes and age; the oldest goes first (I8).
 pub(crate) struct Redelivery {
     seal: Seal,
+    kept: Seldom<Kept>,
+    /// Ordinals of events begin above this.
+    base: u64,
+}
+
+/// What was sent as events.
+#[derive(Default)]
+struct Kept {
     streams: BTreeMap<StreamId, Stream>,
     log: VecDeque<Logged>,
     bytes: usize,
-    /// Ordinals of events begin above this.
-    base: u64,
+}
+
+impl Kept {
+    fn is_complete(&self, stream: StreamId) -> bool {
+        let entry = self.streams.get(&stream);
+        entry.is_some_and(|entry| entry.end.is_some())
+    }
+
+    /// An event of this stream, of so many bytes, is not in the log any more.
+    fn release(&mut self, stream: StreamId, len: usize) {
+        self.bytes = self.bytes.saturating_sub(len);
+        if let Some(entry) = self.streams.get_mut(&stream) {
+            entry.kept = entry.kept.saturating_sub(1);
+            if entry.kept == 0 && entry.end.is_some() {
+                self.streams.remove(&stream);
+            }
+        }
+    }
+}
+
+impl Unset for Kept {
+    fn unset() -> &'static Self {
+        static NONE: Kept = Kept {
+            streams: BTreeMap::new(),
+            log: VecDeque::new(),
+            bytes: 0,
+        };
+        &NONE
+    }
 }
 
 struct Stream {
@@ -141,11 +177,14 @@ impl Redelivery {
     pub(crate) fn new(seal: Seal, base: u64) -> Self {
         Self {
             seal,
-            streams: BTreeMap::new(),
-            log: VecDeque::new(),
-            bytes: 0,
+            kept: Seldom::default(),
             base,
         }
+    }
+
+    /// What cursors are authenticated with.
+    pub(crate) fn key(&self) -> &[u8; 32] {
+        &self.seal.key
     }
 
     /// Enters the stream of the answer to the request with this raw id.
@@ -155,7 +194,7 @@ impl Redelivery {
         } else {
             Bytes::new()
         };
-        self.streams.insert(
+        self.kept.streams.insert(
             stream,
             Stream {
                 id,
@@ -168,7 +207,8 @@ impl Redelivery {
 
     /// Whether the client holds a cursor of this stream, so that it can come back to it.
     pub(crate) fn has_cursor(&self, stream: StreamId) -> bool {
-        self.streams
+        self.kept
+            .streams
             .get(&stream)
             .is_some_and(|stream| stream.last > self.base)
     }
@@ -197,8 +237,8 @@ impl Redelivery {
             entry.end = Some(Ended::Answered);
         }
         let (ordinal, id) = (entry.last, entry.id.clone());
-        self.bytes = self.bytes.saturating_add(data.len());
-        self.log.push_back(Logged {
+        self.kept.bytes = self.kept.bytes.saturating_add(data.len());
+        self.kept.log.push_back(Logged {
             stream,
             ordinal,
             at: now,
@@ -214,7 +254,7 @@ impl Redelivery {
     pub(crate) fn complete(&mut self, stream: StreamId) -> Arc<str> {
         let entry = self.entry(stream);
         let (ordinal, id) = (entry.last.saturating_add(1), entry.id.clone());
-        self.streams.remove(&stream);
+        self.kept.streams.remove(&stream);
         self.cursor(stream, ordinal, true, &id)
     }
 
@@ -222,20 +262,22 @@ impl Redelivery {
     /// long as an event would be, so that a client that resumes it is refused, not told of a loss.
     pub(crate) fn cancel(&mut self, now: Moment, limits: &SessionSettings, stream: StreamId) {
         self.push(now, limits, stream, &Pieces::new(), true);
-        if let Some(entry) = self.streams.get_mut(&stream) {
+        if let Some(entry) = self.kept.streams.get_mut(&stream) {
             entry.end = Some(Ended::Cancelled);
         }
     }
 
     /// Nobody can come back to this stream: no event of it was sent, and none will be.
     pub(crate) fn forget(&mut self, stream: StreamId) {
-        self.streams.remove(&stream);
+        if let Some(kept) = self.kept.held() {
+            kept.streams.remove(&stream);
+        }
     }
 
     /// Whether a stream is known.
     #[cfg(test)]
     pub(crate) fn streams_len(&self) -> usize {
-        self.streams.len()
+        self.kept.streams.len()
     }
 
     /// Reads `Last-Event-ID`.
@@ -249,7 +291,7 @@ impl Redelivery {
         if stream == StreamId::GET {
             return Resume::After(stream, ordinal);
         }
-        match self.streams.get(&stream) {
+        match self.kept.streams.get(&stream) {
             None if is_last => Resume::Complete,
             None => Resume::Lost {
                 stream,
@@ -269,19 +311,19 @@ impl Redelivery {
 
     /// Whether nothing more will come on this stream.
     pub(crate) fn is_complete(&self, stream: StreamId) -> bool {
-        self.streams
-            .get(&stream)
-            .is_some_and(|entry| entry.end.is_some())
+        self.kept.is_complete(stream)
     }
 
     /// The kept events of a stream behind one, with their cursors.
     pub(crate) fn after(&self, stream: StreamId, ordinal: u64) -> Vec<(Arc<str>, Pieces)> {
         let id = self
+            .kept
             .streams
             .get(&stream)
             .map(|entry| entry.id.clone())
             .unwrap_or_default();
-        self.log
+        self.kept
+            .log
             .iter()
             .filter(|event| event.stream == stream && event.ordinal > ordinal)
             .map(|event| {
@@ -300,37 +342,40 @@ impl Redelivery {
 
     /// When the oldest event is dropped.
     pub(crate) fn next_expiry(&self, limits: &SessionSettings) -> Option<Moment> {
-        self.log
+        self.kept
+            .log
             .front()
             .map(|event| event.at.after(limits.redelivery_age_max))
     }
 
     /// Bytes of the events that are held.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+        self.kept.bytes
     }
 
     /// Drops events until they come to no more than `most` bytes: the oldest of those on streams that
     /// are complete, and only then the oldest of the others.
     pub(crate) fn shed(&mut self, most: usize) {
-        let mut kept = VecDeque::new();
-        for event in std::mem::take(&mut self.log) {
-            let is_over = self.bytes > most && !event.data.is_empty();
-            if is_over && self.is_complete(event.stream) {
-                self.release(event.stream, event.data.len());
+        let Some(held) = self.kept.held() else {
+            return;
+        };
+        for event in std::mem::take(&mut held.log) {
+            let is_over = held.bytes > most && !event.data.is_empty();
+            if is_over && held.is_complete(event.stream) {
+                held.release(event.stream, event.data.len());
             } else {
-                kept.push_back(event);
+                held.log.push_back(event);
             }
         }
-        self.log = kept;
-        while self.bytes > most && !self.log.is_empty() {
+        self.rest();
+        while self.kept.bytes > most && !self.kept.log.is_empty() {
             self.drop_oldest();
         }
     }
 
     fn entry(&mut self, stream: StreamId) -> &mut Stream {
         let base = self.base;
-        self.streams.entry(stream).or_insert_with(|| Stream {
+        self.kept.streams.entry(stream).or_insert_with(|| Stream {
             id: Bytes::new(),
             last: base,
             kept: 0,
@@ -339,37 +384,37 @@ impl Redelivery {
     }
 
     fn holds_answer(&self, stream: StreamId) -> bool {
-        self.log
+        self.kept
+            .log
             .iter()
             .any(|event| event.stream == stream && event.is_last)
     }
 
     fn trim(&mut self, limits: &SessionSettings) {
-        while self.log.len() > limits.redelivery_events_max
-            || self.bytes > limits.redelivery_bytes_max
+        while self.kept.log.len() > limits.redelivery_events_max
+            || self.kept.bytes > limits.redelivery_bytes_max
         {
             self.drop_oldest();
         }
     }
 
     fn drop_oldest(&mut self) {
-        let Some(event) = self.log.pop_front() else {
-            return;
-        };
-        self.release(event.stream, event.data.len());
-        if self.log.is_empty() {
-            // An idle session holds no memory for what it once sent.
-            self.log.shrink_to_fit();
+        if let Some(kept) = self.kept.held()
+            && let Some(event) = kept.log.pop_front()
+        {
+            kept.release(event.stream, event.data.len());
+            self.rest();
         }
     }
 
-    /// An event of this stream, of so many bytes, is not in the log any more.
-    fn release(&mut self, stream: StreamId, len: usize) {
-        self.bytes = self.bytes.saturating_sub(len);
-        if let Some(entry) = self.streams.get_mut(&stream) {
-            entry.kept = entry.kept.saturating_sub(1);
-            if entry.kept == 0 && entry.end.is_some() {
-                self.streams.remove(&stream);
+    /// An idle session holds no memory for what it once sent.
+    fn rest(&mut self) {
+        if let Some(kept) = self.kept.held()
+            && kept.log.is_empty()
+        {
+            kept.log.shrink_to_fit();
+            if kept.streams.is_empty() {
+                self.kept.clear();
             }
         }
     }
@@ -533,7 +578,7 @@ mod tests {
         }
         let cursor = log.cursor(three, 0, false, b"3");
         assert!(matches!(log.resume(&cursor), Resume::Lost { .. }));
-        assert_eq!(log.log.capacity(), 0);
+        assert_eq!(log.kept.log.capacity(), 0);
     }
 
     #[test]

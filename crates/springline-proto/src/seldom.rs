@@ -34,6 +34,11 @@ impl<T> Seldom<T> {
         self.0.as_deref_mut()
     }
 
+    /// Takes the value out, if it was changed before.
+    pub(crate) fn take(&mut self) -> Option<T> {
+        self.0.take().map(|value| *value)
+    }
+
     /// As if it had never been changed.
     pub(crate) fn clear(&mut self) {
         self.0 = None;

@@ -60,7 +60,7 @@ struct Inventory {
 
 impl Inventory {
     fn add_session(&mut self, session: &SessionCell) {
-        let digest = || Some(session.digest.to_string());
+        let digest = || Some(session.digest());
         for cell in session.upstreams() {
             let draining = cell.is_draining();
             self.put_own(&cell, view_of(&cell, digest(), draining));

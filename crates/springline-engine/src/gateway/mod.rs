@@ -50,7 +50,7 @@ pub use self::session::{PartStream, SessionHandle, SessionView};
 
 use self::claim::GLOBAL;
 use self::entry::{EntrySpec, LAST_WORDS_MAX, Limits, SHUT_DOWN_MAX};
-use self::revive::hex;
+use self::revive::{WireId, hex};
 use self::session::SessionCell;
 use self::shared::Shared;
 use crate::config::{Config, Settings};
@@ -144,9 +144,8 @@ impl Gateway {
         let mut secret = [0_u8; 48];
         getrandom::fill(&mut secret).map_err(|_| OpenError::NoRandom)?;
         let (wire, cursor_key) = secret.split_at(16);
-        let mut own = self
-            .shared
-            .identity(hex(wire).into(), principal.clone(), endpoint);
+        let id = WireId::of(&hex(wire)).ok_or(OpenError::NoRandom)?;
+        let mut own = self.shared.identity(id, principal.clone(), endpoint);
         own.cursor_key.copy_from_slice(cursor_key);
         own.kind = kind;
         own.is_kept = self.shared.rest.is_durable && kind != Downstream::Pipe;

@@ -21,15 +21,13 @@ use crate::downstream::Principal;
 impl Shared {
     pub(super) fn identity(
         &self,
-        id: Box<str>,
+        id: WireId,
         principal: Principal,
         endpoint: Endpoint,
     ) -> Identity {
-        let digest = hex(Sha256::digest(id.as_bytes()).get(..4).unwrap_or_default());
         Identity {
-            rest: self.rest.digest(&id),
+            rest: self.rest.digest(id.as_str()),
             id,
-            digest: digest.into(),
             key: self.session_key(),
             cursor_key: [0; 32],
             is_kept: false,
@@ -50,7 +48,7 @@ impl Shared {
             key: own.key,
             endpoint: own.endpoint.clone(),
             downstream: kind,
-            settings: session_settings(&self.settings()),
+            settings: self.session_settings(),
             cursor_key: own.cursor_key,
             base: self.rest.base(),
             entries,
@@ -82,7 +80,7 @@ impl Shared {
             None => Endpoint::All,
         };
         let principal = Principal::parse(&stored.principal)?;
-        let mut own = self.identity(id.into(), principal, endpoint);
+        let mut own = self.identity(WireId::of(id)?, principal, endpoint);
         own.rest = rest;
         own.key = SessionKey(stored.key);
         own.cursor_key = stored.cursor_key;
@@ -93,7 +91,7 @@ impl Shared {
         let config = self.session_config(&own, own.kind, entries);
         let machine = Session::restore(config, &record, past, clock::moment()).taken_up_to(taken);
         let mut facts = serde_json::Map::new();
-        facts.insert("session".to_owned(), own.digest.as_ref().into());
+        facts.insert("session".to_owned(), own.id.short_digest().into());
         self.events.record("session.restored", facts);
         Some(SessionCell::new(own, machine, Arc::clone(self)))
     }
@@ -108,7 +106,7 @@ impl Shared {
     }
 }
 
-fn session_settings(settings: &Settings) -> SessionSettings {
+pub(super) fn session_settings(settings: &Settings) -> SessionSettings {
     SessionSettings {
         stream_after: settings.stream_after,
         pending_max: settings.pending_max,
@@ -118,6 +116,27 @@ fn session_settings(settings: &Settings) -> SessionSettings {
         redelivery_bytes_max: settings.redelivery_bytes,
         redelivery_age_max: settings.redelivery_age,
         ..SessionSettings::default()
+    }
+}
+
+/// The id of a session on the wire: 16 random bytes in hex digits. A secret.
+#[derive(Eq, PartialEq)]
+pub(super) struct WireId([u8; 32]);
+
+impl WireId {
+    /// What can be such an id.
+    pub(super) fn of(text: &str) -> Option<Self> {
+        text.as_bytes().try_into().ok().map(Self)
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        // It was text when it was made.
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+
+    /// What people and logs see of it.
+    pub(super) fn short_digest(&self) -> String {
+        hex(Sha256::digest(self.0).get(..4).unwrap_or_default())
     }
 }
 

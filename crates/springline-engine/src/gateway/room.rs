@@ -210,7 +210,7 @@ impl Shared {
         };
         for session in self.sessions() {
             for cell in session.upstreams() {
-                consider(&session.digest, cell);
+                consider(&session.digest(), cell);
             }
         }
         for global in self.globals() {

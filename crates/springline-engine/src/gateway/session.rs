@@ -25,6 +25,7 @@ use super::global::GlobalCell;
 use super::home::Home;
 use super::last_use::LastUse;
 use super::mailbox::{Mailbox, Put};
+use super::revive::WireId;
 use super::shared::{Owner, Shared};
 use super::stored::{SessionKind, session_value};
 use super::timer::Wake;
@@ -34,44 +35,36 @@ use crate::downstream::seat::{self, Busy};
 use crate::spawn::{Errand, Work};
 use crate::{clock, event};
 
-/// Where answers go. Held for a look-up or a change; never while anything else is called.
+/// Where answers go: a few mailboxes; keeps no room when there is none. Held for a look-up or a
+/// change; never while anything else is called.
 #[derive(Default)]
-struct Routes {
-    exchanges: Places<ClientExchange>,
-    connections: Places<Connection>,
-}
+struct Routes(Vec<(Source, Arc<Mailbox>)>);
 
-/// A few mailboxes by name; keeps no room when there is none.
-struct Places<K>(Vec<(K, Arc<Mailbox>)>);
-
-impl<K> Default for Places<K> {
-    fn default() -> Self {
-        Self(Vec::new())
-    }
-}
-
-impl<K: Copy + Eq> Places<K> {
-    fn get(&self, key: K) -> Option<Arc<Mailbox>> {
-        let found = self.0.iter().find(|(held, _)| *held == key);
+impl Routes {
+    fn get(&self, source: Source) -> Option<Arc<Mailbox>> {
+        let found = self.0.iter().find(|(held, _)| *held == source);
         found.map(|(_, mailbox)| Arc::clone(mailbox))
     }
 
-    fn insert(&mut self, key: K, mailbox: Arc<Mailbox>) {
+    fn insert(&mut self, source: Source, mailbox: Arc<Mailbox>) {
         if self.0.capacity() == 0 {
             self.0.reserve_exact(1);
         }
-        self.0.push((key, mailbox));
+        self.0.push((source, mailbox));
     }
 
-    fn remove(&mut self, key: K) {
-        self.0.retain(|(held, _)| *held != key);
+    fn remove(&mut self, source: Source) {
+        self.0.retain(|(held, _)| *held != source);
         if self.0.is_empty() {
             self.0 = Vec::new();
         }
     }
 
-    fn values(&self) -> impl Iterator<Item = &Arc<Mailbox>> {
-        self.0.iter().map(|(_, mailbox)| mailbox)
+    /// The mailbox of a connection, if there is one.
+    fn any_connection(&self) -> Option<Arc<Mailbox>> {
+        let is_one = |source: &Source| matches!(source, Source::Connection(_));
+        let found = self.0.iter().find(|(source, _)| is_one(source));
+        found.map(|(_, mailbox)| Arc::clone(mailbox))
     }
 }
 
@@ -82,13 +75,10 @@ pub struct SessionHandle {
 
 /// One session with its machine, its upstreams and its connections.
 pub(crate) struct SessionCell {
-    pub(super) id: Box<str>,
-    /// A short digest of the id: what people and logs see.
-    pub(super) digest: Box<str>,
+    pub(super) id: WireId,
     /// A keyed digest of the id: what stands for it at rest.
     pub(super) rest: SessionDigest,
     key: SessionKey,
-    cursor_key: [u8; 32],
     /// Whether it outlives the process. A pipe does not: who holds it opens another.
     is_kept: bool,
     /// Whether what it has upstream does, though it does not itself: behind a bridge.
@@ -138,8 +128,7 @@ impl Way {
 
 /// What tells a session from all others.
 pub(super) struct Identity {
-    pub(super) id: Box<str>,
-    pub(super) digest: Box<str>,
+    pub(super) id: WireId,
     pub(super) rest: SessionDigest,
     pub(super) key: SessionKey,
     pub(super) cursor_key: [u8; 32],
@@ -175,10 +164,8 @@ impl SessionCell {
     pub(super) fn new(own: Identity, machine: Session, shared: Arc<Shared>) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             id: own.id,
-            digest: own.digest,
             rest: own.rest,
             key: own.key,
-            cursor_key: own.cursor_key,
             is_kept: own.is_kept,
             keeps_upstream: own.keeps_upstream,
             last_use: LastUse::default(),
@@ -244,7 +231,7 @@ impl SessionCell {
             &principal,
             endpoint,
             self.key.0,
-            &self.cursor_key,
+            self.driver.machine().cursor_key(),
             record,
         )
     }
@@ -261,6 +248,11 @@ impl SessionCell {
         if self.is_kept && self.last_use.is_old(used, lag) {
             self.input(Input::Keep);
         }
+    }
+
+    /// A short digest of the id: what people and logs see.
+    pub(super) fn digest(&self) -> String {
+        self.id.short_digest()
     }
 
     /// Whether it outlives the process, itself or upstream.
@@ -295,7 +287,7 @@ impl SessionCell {
             Output::Remember { server, what } => self.shared.remember(&server, what),
             Output::Held(bytes) => self.shared.backlog.note(self.key, &self.this, bytes),
             Output::Emit(what) => {
-                let (name, facts) = event::of_session(&self.digest, &what);
+                let (name, facts) = event::of_session(&self.digest(), &what);
                 self.shared.events.record(name, facts);
             }
             Output::Closed => self.forget(),
@@ -303,11 +295,12 @@ impl SessionCell {
     }
 
     fn to_exchange(&self, exchange: ClientExchange, part: Part) {
-        let mailbox = self.routes.lock().exchanges.get(exchange);
+        let source = Source::Exchange(exchange);
+        let mailbox = self.routes.lock().get(source);
         let Some(mailbox) = mailbox else { return };
         let put = mailbox.put(part);
         if mailbox.is_complete() {
-            self.routes.lock().exchanges.remove(exchange);
+            self.routes.lock().remove(source);
         }
         self.tell_cut(put);
         if put != Put::Taken {
@@ -316,11 +309,12 @@ impl SessionCell {
     }
 
     fn to_stream(&self, connection: Connection, part: Part) {
-        let mailbox = self.routes.lock().connections.get(connection);
+        let source = Source::Connection(connection);
+        let mailbox = self.routes.lock().get(source);
         let Some(mailbox) = mailbox else { return };
         let put = mailbox.put(part);
         if mailbox.is_complete() {
-            self.routes.lock().connections.remove(connection);
+            self.routes.lock().remove(source);
         }
         self.tell_cut(put);
         if put != Put::Taken {
@@ -332,7 +326,7 @@ impl SessionCell {
     fn tell_cut(&self, put: Put) {
         if put == Put::Cut {
             let reason = "the client does not read";
-            let (name, facts) = event::of_session(&self.digest, &Event::Dropped { reason });
+            let (name, facts) = event::of_session(&self.digest(), &Event::Dropped { reason });
             self.shared.events.record(name, facts);
         }
     }
@@ -353,7 +347,7 @@ impl SessionCell {
 
     /// One line on the pipe, beside what the machine says.
     fn say_line(&self, text: Bytes) {
-        let mailbox = self.routes.lock().connections.values().next().cloned();
+        let mailbox = self.routes.lock().any_connection();
         if let Some(mailbox) = mailbox {
             let part = Part::Event {
                 id: None,
@@ -486,7 +480,7 @@ impl SessionCell {
     /// The machine is done: connections end, and the gateway forgets the session.
     fn forget(&self) {
         let routes = std::mem::take(&mut *self.routes.lock());
-        for mailbox in routes.exchanges.values().chain(routes.connections.values()) {
+        for (_, mailbox) in routes.0 {
             mailbox.close();
         }
         self.is_over.store(true, Ordering::Release);
@@ -505,7 +499,7 @@ impl SessionCell {
             self.shared.rest.forget(self.rest, &self.shared.events);
         }
         // Late: who waits for the end of all sessions then finds their upstreams.
-        self.shared.forget_session(&self.id);
+        self.shared.forget_session(self.id.as_str());
         for (server, global) in globals {
             self.leave_global(&server, &global);
         }
@@ -535,12 +529,10 @@ impl SessionCell {
     pub(super) fn view(&self) -> SessionView {
         let machine = self.driver.machine();
         SessionView {
-            digest: self.digest.to_string(),
+            digest: self.digest(),
             principal: self.principal.clone(),
             endpoint: self.endpoint.clone(),
-            client: machine
-                .client()
-                .map(|(name, version)| (name.to_owned(), version.to_owned())),
+            client: machine.client(),
             version: machine.version(),
             pending: machine.pending(),
             attached: machine.attached(),
@@ -590,7 +582,7 @@ impl SessionHandle {
 
     /// The session's id on the wire: 32 hex digits from the system's random source. A secret.
     pub fn id(&self) -> &str {
-        &self.cell.id
+        self.cell.id.as_str()
     }
 
     /// The revision agreed with the client; none before `initialize` was answered.
@@ -601,19 +593,7 @@ impl SessionHandle {
     /// Takes the message of a POST. The parts of its answer come from the stream.
     pub fn post(self: &Arc<Self>, message: Message, accept: Accept) -> PartStream {
         let exchange = ClientExchange(self.cell.ordinal());
-        let mailbox = Mailbox::new();
-        self.cell
-            .routes
-            .lock()
-            .exchanges
-            .insert(exchange, Arc::clone(&mailbox));
-        let mut stream = PartStream {
-            cell: Arc::clone(&self.cell),
-            mailbox,
-            source: Source::Exchange(exchange),
-            work: None,
-            _busy: seat::busy(),
-        };
+        let mut stream = self.stream(Source::Exchange(exchange));
         if let Some(refusal) = self.cell.refusal(&message) {
             self.cell.to_exchange(exchange, Part::Json(refusal.into()));
             return stream;
@@ -648,20 +628,20 @@ impl SessionHandle {
 
     fn connection(&self) -> (Connection, PartStream) {
         let connection = Connection(self.cell.ordinal());
+        (connection, self.stream(Source::Connection(connection)))
+    }
+
+    fn stream(&self, source: Source) -> PartStream {
         let mailbox = Mailbox::new();
-        self.cell
-            .routes
-            .lock()
-            .connections
-            .insert(connection, Arc::clone(&mailbox));
-        let stream = PartStream {
+        let held = Arc::clone(&mailbox);
+        self.cell.routes.lock().insert(source, held);
+        PartStream {
             cell: Arc::clone(&self.cell),
             mailbox,
-            source: Source::Connection(connection),
+            source,
             work: None,
             _busy: seat::busy(),
-        };
-        (connection, stream)
+        }
     }
 
     /// Takes one frame of the socket.
@@ -730,7 +710,7 @@ impl SessionHandle {
 }
 
 /// Which connection of the session this is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Source {
     Exchange(ClientExchange),
     Connection(Connection),
@@ -779,12 +759,7 @@ impl Drop for PartStream {
     fn drop(&mut self) {
         let complete = self.mailbox.is_complete();
         self.mailbox.close();
-        let mut routes = self.cell.routes.lock();
-        match self.source {
-            Source::Exchange(exchange) => routes.exchanges.remove(exchange),
-            Source::Connection(connection) => routes.connections.remove(connection),
-        }
-        drop(routes);
+        self.cell.routes.lock().remove(self.source);
         if complete {
             return;
         }

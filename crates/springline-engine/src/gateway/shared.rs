@@ -1,6 +1,8 @@
 //! What all sessions and upstreams of a gateway share.
 
-use std::collections::{BTreeMap, HashMap};
+use std::borrow::Borrow;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -9,6 +11,7 @@ use parking_lot::{Mutex, RwLock};
 use springline_proto::call::SessionKey;
 use springline_proto::error::{Fault, FaultKind};
 use springline_proto::session::{Endpoint, EntryView, Known};
+use springline_proto::settings::SessionSettings;
 use springline_proto::shared::Serving;
 use springline_proto::upstream::{Event, Input, Upstream, UpstreamConfig};
 use springline_store::SessionDigest;
@@ -20,6 +23,7 @@ use super::entry::{Carrier, EntrySpec, LAST_WORDS_MAX, Limits};
 use super::global::GlobalCell;
 use super::home::Home;
 use super::rest::Rest;
+use super::revive::session_settings;
 use super::room::Rooms;
 use super::session::{SessionCell, Way};
 use super::timer::Timer;
@@ -31,6 +35,36 @@ use crate::spawn;
 
 /// Shards of the map of sessions: enough that two cores do not meet often.
 const SHARDS: usize = 16;
+
+/// A session in the table by its wire id.
+struct ById(Arc<SessionCell>);
+
+impl ById {
+    fn cell(&self) -> Arc<SessionCell> {
+        Arc::clone(&self.0)
+    }
+}
+
+impl Borrow<str> for ById {
+    fn borrow(&self) -> &str {
+        self.0.id.as_str()
+    }
+}
+
+impl PartialEq for ById {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.id == other.0.id
+    }
+}
+
+impl Eq for ById {}
+
+impl Hash for ById {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // As the borrowed id hashes.
+        self.0.id.as_str().hash(state);
+    }
+}
 
 /// Whose upstream it is.
 pub(crate) struct Owner {
@@ -45,6 +79,8 @@ pub(crate) struct Owner {
 pub(crate) struct Shared {
     /// Replaced whole by a reload.
     settings: RwLock<Arc<Settings>>,
+    /// What of them the machines of sessions go by: one for all. The same.
+    session_settings: RwLock<Arc<SessionSettings>>,
     pub(crate) events: Arc<Events>,
     pub(crate) timer: Arc<Timer>,
     /// Children that may be starting at once.
@@ -62,7 +98,7 @@ pub(crate) struct Shared {
     /// What outlives the process.
     pub(crate) rest: Rest,
     /// Live sessions by wire id. A shard is held for a look-up or a change.
-    shards: [Mutex<HashMap<Box<str>, Arc<SessionCell>>>; SHARDS],
+    shards: [Mutex<HashSet<ById>>; SHARDS],
     /// Upstreams that all sessions share, by the name of their entry. Held for a look-up, or while
     /// one is made: so none is made twice, and its record has one claimant. One whose entry went stays
     /// for its return: instances go on being told apart, and no record is claimed twice.
@@ -89,6 +125,7 @@ impl Shared {
             starts: Arc::new(Semaphore::new(settings.concurrent_starts.max(1))),
             rooms: Rooms::new(settings.children_max),
             backlog: Backlog::new(settings.redelivery_total),
+            session_settings: RwLock::new(Arc::new(session_settings(&settings))),
             settings: RwLock::new(settings),
             limits: RwLock::new(limits),
             reload: Mutex::default(),
@@ -107,6 +144,10 @@ impl Shared {
         Arc::clone(&self.settings.read())
     }
 
+    pub(super) fn session_settings(&self) -> Arc<SessionSettings> {
+        Arc::clone(&self.session_settings.read())
+    }
+
     /// Other settings for what comes from now on.
     pub(super) fn configure(&self, settings: Arc<Settings>) {
         let mut limits = self.limits.write();
@@ -119,6 +160,7 @@ impl Shared {
         self.rooms.set_max(settings.children_max);
         self.rooms.trim(|| self.evict());
         self.backlog.set_max(settings.redelivery_total);
+        *self.session_settings.write() = Arc::new(session_settings(&settings));
         *self.settings.write() = settings;
     }
 
@@ -161,7 +203,7 @@ impl Shared {
         self.failures.lock().get(server).map(ToString::to_string)
     }
 
-    fn shard(&self, id: &str) -> &Mutex<HashMap<Box<str>, Arc<SessionCell>>> {
+    fn shard(&self, id: &str) -> &Mutex<HashSet<ById>> {
         // The id is random hex: its bytes spread by themselves.
         let sum = id.bytes().fold(0_usize, |sum, byte| {
             sum.wrapping_mul(31).wrapping_add(byte.into())
@@ -173,7 +215,7 @@ impl Shared {
     pub(crate) fn sessions(&self) -> Vec<Arc<SessionCell>> {
         self.shards
             .iter()
-            .flat_map(|shard| shard.lock().values().cloned().collect::<Vec<_>>())
+            .flat_map(|shard| shard.lock().iter().map(ById::cell).collect::<Vec<_>>())
             .collect()
     }
 
@@ -189,16 +231,16 @@ impl Shared {
         revive: impl FnOnce() -> Option<Arc<SessionCell>>,
     ) -> Option<Arc<SessionCell>> {
         let mut shard = self.shard(id).lock();
-        if let Some(cell) = shard.get(id) {
-            return Some(Arc::clone(cell));
+        if let Some(held) = shard.get(id) {
+            return Some(held.cell());
         }
         let cell = revive()?;
-        shard.insert(cell.id.clone(), Arc::clone(&cell));
+        shard.insert(ById(Arc::clone(&cell)));
         Some(cell)
     }
 
     pub(crate) fn keep_session(&self, cell: Arc<SessionCell>) {
-        self.shard(&cell.id).lock().insert(cell.id.clone(), cell);
+        self.shard(cell.id.as_str()).lock().insert(ById(cell));
     }
 
     pub(crate) fn forget_session(&self, id: &str) {

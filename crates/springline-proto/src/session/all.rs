@@ -350,7 +350,6 @@ impl Session {
                 .filter(|entry| entry.started && entry.has_logging());
             servers.extend(with.map(|entry| Arc::clone(&entry.name)));
         }
-        self.set_record_level(&raw);
         self.persist();
         for server in servers {
             self.send_level(&server, &raw);
@@ -412,7 +411,9 @@ impl Session {
     /// The entries changed, or what is remembered of them.
     pub(super) fn on_entries(&mut self, now: Moment, views: Vec<EntryView>) {
         let Some(all) = &mut self.all else {
-            self.entries = views;
+            if self.phase != Phase::Open {
+                self.entries = views;
+            }
             return;
         };
         let mut old = std::mem::take(&mut all.entries);

@@ -12,6 +12,7 @@ use super::{Phase, Session};
 use crate::call::{Connection, Moment};
 use crate::error::{Fault, FaultKind, Outcome, error_response, plain_error};
 use crate::redelivery::{Resume, StreamId};
+use crate::seldom::Unset;
 use crate::upstream;
 
 /// Answers of ours that are remembered after their events are dropped; a few bytes each.
@@ -33,6 +34,17 @@ struct Known {
     kind: FaultKind,
     outcome: Outcome,
     server: Option<Arc<str>>,
+}
+
+impl Unset for Faults {
+    fn unset() -> &'static Self {
+        static NONE: Faults = Faults {
+            known: BTreeMap::new(),
+            doubt: 0,
+            before: 0,
+        };
+        &NONE
+    }
 }
 
 impl Faults {
@@ -201,7 +213,7 @@ impl Session {
         self.put_stream(connection, Part::Begin);
         if !id.is_empty() {
             let number = stream.number();
-            let fault = match self.past.get(&number) {
+            let fault = match self.before.calls.get(&number) {
                 Some(Past::NotSent) => Fault::new(FaultKind::GatewayRestarted),
                 Some(Past::Sent) => Fault::new(FaultKind::OutcomeUnknown).because(RESTARTED),
                 Some(Past::Lost) => Fault::new(FaultKind::ResultLost),

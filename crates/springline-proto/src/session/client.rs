@@ -10,7 +10,7 @@ use bytes::Bytes;
 use crate::json::{self, Span};
 use crate::method::{ListKind, Method};
 
-/// Longest name and version of a client that is kept, in characters.
+/// Longest name and version of a client that are told, in characters.
 const TEXT_MAX: usize = 128;
 
 /// The client, as `initialize` describes it. Unverified.
@@ -20,8 +20,6 @@ const TEXT_MAX: usize = 128;
     reason = "each is one capability of its own"
 )]
 pub(super) struct Client {
-    pub(super) name: Option<Box<str>>,
-    pub(super) version: Option<Box<str>>,
     roots: bool,
     sampling: bool,
     elicit_form: bool,
@@ -32,21 +30,10 @@ pub(super) struct Client {
 impl Client {
     /// Reads the raw `params` of `initialize`.
     pub(super) fn of(params: &[u8]) -> Self {
-        let whole = Span::whole(params);
-        let text = |names: &[&str]| {
-            let span = json::path(params, whole, names)?;
-            let text: String = json::string(span.of(params))?
-                .chars()
-                .take(TEXT_MAX)
-                .collect();
-            Some(text.into_boxed_str())
-        };
         let has = |names: &[&str]| has_object(params, &[&["capabilities"], names].concat());
         let elicitation = has(&["elicitation"]);
         let elicit_url = has(&["elicitation", "url"]);
         Self {
-            name: text(&["clientInfo", "name"]),
-            version: text(&["clientInfo", "version"]),
             roots: has(&["roots"]),
             sampling: has(&["sampling"]),
             // An empty object means forms alone (2025-11-25 client/elicitation, capabilities).
@@ -80,6 +67,17 @@ impl Client {
             self.elicit_form
         }
     }
+}
+
+/// Name and version of the client, from the raw `params` of `initialize`.
+pub(super) fn name_of(params: &[u8]) -> Option<(String, String)> {
+    let text = |names: &[&str]| {
+        let span = json::path(params, Span::whole(params), names)?;
+        let text = json::string(span.of(params))?;
+        Some(text.chars().take(TEXT_MAX).collect())
+    };
+    let name = text(&["clientInfo", "name"])?;
+    Some((name, text(&["clientInfo", "version"]).unwrap_or_default()))
 }
 
 /// What the result of `initialize` promised to the client.

@@ -34,13 +34,14 @@ use self::ask::Ask;
 use self::attach::Faults;
 use self::client::{Announced, Client};
 use self::request::Pending;
-use self::socket::Socket;
-use self::stream::Held;
+use self::socket::Frames;
+use self::stream::Holding;
 use crate::call::{CallKey, ClientExchange, Connection, Moment, SessionKey};
 use crate::error::{Fault, FaultKind};
 use crate::map::Map;
 use crate::names;
 use crate::redelivery::{Redelivery, Seal};
+use crate::seldom::{Seldom, Unset};
 use crate::settings::SessionSettings;
 use crate::upstream::{self, Hello};
 use crate::version::Version;
@@ -63,7 +64,7 @@ pub struct SessionConfig {
     /// How the client is attached.
     pub downstream: Downstream,
     /// Limits and spans.
-    pub settings: SessionSettings,
+    pub settings: Arc<SessionSettings>,
     /// Authenticates cursors. Random, and the same for as long as the session lives.
     pub cursor_key: [u8; 32],
     /// Numbers of calls and events begin above this. A restored session takes a higher one than
@@ -92,8 +93,8 @@ pub struct Session {
     key: SessionKey,
     endpoint: Endpoint,
     downstream: Downstream,
-    settings: SessionSettings,
-    /// On [`Endpoint::One`]: what is remembered of it.
+    settings: Arc<SessionSettings>,
+    /// On [`Endpoint::One`], until the session is open: what is remembered of it.
     entries: Vec<EntryView>,
     /// On [`Endpoint::All`].
     all: Option<Box<All>>,
@@ -106,19 +107,16 @@ pub struct Session {
     client: Client,
     announced: Announced,
     level: Option<Level>,
-    subscriptions: Subscriptions,
+    subscriptions: Seldom<Subscriptions>,
     last_number: u64,
     /// The raw `params` of an `initialize` that is not answered yet.
-    params: Bytes,
-    /// What is at rest of this session.
-    record: Record,
-    /// After a restart: the handshake that servers are told before their first call.
-    greeting: Option<Hello>,
-    greeted: BTreeSet<Arc<str>>,
-    /// Calls of before the restart, by number.
-    past: Map<u64, Past>,
+    opening: Option<Box<Bytes>>,
+    /// The raw `params` of the last `initialize` that was answered, and the raw `result`.
+    handshake: Handshake,
+    /// What is known of the time before a restart.
+    before: Seldom<Before>,
     /// Answers of ours on streams, for when they are held no longer.
-    faults: Faults,
+    faults: Seldom<Faults>,
     /// Accepted and not answered, by our number.
     pending: Map<u64, Pending>,
     /// The same, by the client's raw id.
@@ -131,15 +129,42 @@ pub struct Session {
     main: Option<Connection>,
     /// GET streams that resumed the answer to a pending request.
     resumed: Map<Connection, u64>,
-    held: VecDeque<Held>,
-    held_bytes: usize,
+    held: Seldom<Holding>,
     /// On [`Downstream::Socket`].
-    socket: Socket,
+    socket: Seldom<Frames>,
     last_ask: u64,
     asks: Map<u64, Ask>,
     redelivery: Redelivery,
     last_activity: Moment,
     out: VecDeque<Output>,
+}
+
+/// A handshake that was answered.
+#[derive(Default)]
+struct Handshake {
+    params: Bytes,
+    result: Bytes,
+}
+
+/// What a session of before a restart knows of that time.
+#[derive(Default)]
+struct Before {
+    /// The handshake that servers are told before their first call.
+    greeting: Option<Hello>,
+    greeted: BTreeSet<Arc<str>>,
+    /// Calls of that time, by number.
+    calls: Map<u64, Past>,
+}
+
+impl Unset for Before {
+    fn unset() -> &'static Self {
+        static NONE: Before = Before {
+            greeting: None,
+            greeted: BTreeSet::new(),
+            calls: Map::new(),
+        };
+        &NONE
+    }
 }
 
 /// URIs that the client subscribed to.
@@ -150,6 +175,17 @@ struct Subscriptions {
     asked: BTreeSet<Box<str>>,
     /// Too many to keep: from then on every update passes.
     is_full: bool,
+}
+
+impl Unset for Subscriptions {
+    fn unset() -> &'static Self {
+        static NONE: Subscriptions = Subscriptions {
+            uris: BTreeSet::new(),
+            asked: BTreeSet::new(),
+            is_full: false,
+        };
+        &NONE
+    }
 }
 
 impl Session {
@@ -177,23 +213,20 @@ impl Session {
             client: Client::default(),
             announced: Announced::default(),
             level: None,
-            subscriptions: Subscriptions::default(),
+            subscriptions: Seldom::default(),
             last_number: config.base,
-            params: Bytes::new(),
-            record: Record::default(),
-            greeting: None,
-            greeted: BTreeSet::new(),
-            past: Map::new(),
-            faults: Faults::default(),
+            opening: None,
+            handshake: Handshake::default(),
+            before: Seldom::default(),
+            faults: Seldom::default(),
             pending: Map::new(),
             ids: Map::new(),
             exchanges: Map::new(),
             undecided: Map::new(),
             main: None,
             resumed: Map::new(),
-            held: VecDeque::new(),
-            held_bytes: 0,
-            socket: Socket::default(),
+            held: Seldom::default(),
+            socket: Seldom::default(),
             // A question of before a restart is never taken for a newer one.
             last_ask: config.base,
             asks: Map::new(),
@@ -306,11 +339,14 @@ impl Session {
     }
 
     /// Name and version that the client gave itself; unverified text.
-    pub fn client(&self) -> Option<(&str, &str)> {
-        self.client
-            .name
-            .as_deref()
-            .map(|name| (name, self.client.version.as_deref().unwrap_or("")))
+    pub fn client(&self) -> Option<(String, String)> {
+        let answered = &self.handshake.params;
+        client::name_of(self.opening.as_deref().unwrap_or(answered))
+    }
+
+    /// What its cursors are authenticated with.
+    pub fn cursor_key(&self) -> &[u8; 32] {
+        self.redelivery.key()
     }
 
     /// How many requests of the client are not answered.
@@ -410,8 +446,8 @@ impl Session {
     }
 
     fn tell(&mut self, server: Arc<str>, input: upstream::Input) {
-        if let Some(hello) = self.greeting.clone()
-            && self.greeted.insert(Arc::clone(&server))
+        if let Some(hello) = self.before.greeting.clone()
+            && self.before.greeted.insert(Arc::clone(&server))
         {
             self.put_upstream(Arc::clone(&server), upstream::Input::Greet { hello });
             if let Some(holds) = self.holds(&server) {

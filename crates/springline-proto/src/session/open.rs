@@ -10,7 +10,7 @@ use bytes::Bytes;
 use super::client::{Announced, Client};
 use super::port::{Accept, Endpoint, Event, Known, Output};
 use super::request::result_response;
-use super::{Pending, Phase, Session, Subscriptions};
+use super::{Handshake, Pending, Phase, Session};
 use crate::call::{ClientExchange, Moment};
 use crate::error::{Fault, FaultKind, error_response, plain_error};
 use crate::json::{self, Span, Splice};
@@ -39,9 +39,13 @@ impl Session {
             self.say(exchange, error_response(Some(id), &error));
             return;
         };
+        // A copy, since the message would be kept with it for as long as the session lives.
+        let params = Bytes::copy_from_slice(&params);
         self.client = Client::of(&params);
-        self.params = params.clone();
-        self.greeting = None;
+        self.opening = Some(Box::new(params.clone()));
+        if let Some(before) = self.before.held() {
+            before.greeting = None;
+        }
         let is_first = self.phase == Phase::Fresh;
         if is_first {
             self.phase = Phase::Opening;
@@ -49,7 +53,7 @@ impl Session {
             // A new start: what the old one had set up is gone.
             self.initialized = false;
             self.level = None;
-            self.subscriptions = Subscriptions::default();
+            self.subscriptions.clear();
         }
         if self.all.is_some() {
             self.open_all(now, exchange, accept, id.clone(), &params);
@@ -99,12 +103,7 @@ impl Session {
         server_error: Option<&Bytes>,
     ) {
         let is_first = self.phase == Phase::Opening;
-        let remembered = self
-            .entries
-            .first()
-            .and_then(|entry| entry.remembered.as_ref());
-        let remembered = remembered.and_then(|known| known.initialize.clone());
-        match (server_error, remembered) {
+        match (server_error, self.remembered()) {
             (None, Some(result)) if fault.kind != FaultKind::ServerRemoved => {
                 self.answer_initialize(now, number, &result);
                 return;
@@ -123,15 +122,37 @@ impl Session {
         self.close(now, fault);
     }
 
+    /// What its one server answered to `initialize` last, as far as this session knows.
+    fn remembered(&self) -> Option<Bytes> {
+        if self.phase == Phase::Open {
+            return Some(self.handshake.result.clone());
+        }
+        self.entries
+            .first()?
+            .remembered
+            .as_ref()?
+            .initialize
+            .clone()
+    }
+
     pub(super) fn answer_initialize(&mut self, now: Moment, number: u64, result: &Bytes) {
         let Some(pending) = self.settle(number) else {
             return;
         };
         self.version = Some(version_of(result).unwrap_or(Version::ASSUMED));
         self.announced = Announced::of(result);
+        // Most sessions hear what others heard before, and share it.
+        let known = self.remembered().filter(|known| known == result);
+        self.handshake = Handshake {
+            params: self
+                .opening
+                .take()
+                .map(|params| *params)
+                .unwrap_or_default(),
+            result: known.unwrap_or_else(|| Bytes::copy_from_slice(result)),
+        };
+        self.entries = Vec::new();
         self.phase = Phase::Open;
-        let params = std::mem::take(&mut self.params);
-        self.set_record(&params, result);
         self.persist();
         let body = result_response(&pending.id, result);
         self.give(now, &pending.outlet, body);
@@ -149,7 +170,7 @@ pub(super) fn version_of(object: &[u8]) -> Option<Version> {
 /// The client's parameters, with our latest revision in place of one that we do not know.
 pub(super) fn with_known_version(params: &Bytes) -> Bytes {
     if version_of(params).is_some() {
-        return Bytes::copy_from_slice(params);
+        return params.clone();
     }
     let latest = json::quote(Version::LATEST.as_str());
     let splice = Splice::new(params);

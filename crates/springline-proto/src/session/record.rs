@@ -9,13 +9,14 @@ use bytes::Bytes;
 use super::client::{Announced, Client, Level};
 use super::open::{version_of, with_known_version};
 use super::port::{Output, Past, PastCall};
-use super::{Phase, Session, SessionConfig, Subscriptions};
+use super::{Handshake, Phase, Session, SessionConfig, Subscriptions};
 use crate::call::Moment;
 use crate::codec::{Reader, Writer};
 use crate::error::Fault;
 use crate::json::Pieces;
 use crate::message::Message;
 use crate::redelivery::StreamId;
+use crate::seldom::Seldom;
 use crate::upstream::Hello;
 use crate::version::Version;
 
@@ -85,25 +86,31 @@ impl Session {
         let mut session = Self::new(config, now);
         session.faults.doubt_up_to(base);
         session.phase = Phase::Open;
+        session.entries = Vec::new();
         session.was_used = true;
         session.initialized = record.initialized;
         session.version = Some(version_of(&record.result).unwrap_or(Version::ASSUMED));
         session.client = Client::of(&record.params);
         session.announced = Announced::of(&record.result);
         session.level = record.level.as_deref().and_then(Level::parse);
-        session.subscriptions = Subscriptions {
-            uris: record.subscriptions.clone(),
-            asked: BTreeSet::new(),
-            is_full: record.is_full,
-        };
+        if record.is_full || !record.subscriptions.is_empty() {
+            session.subscriptions = Seldom::from(Subscriptions {
+                uris: record.subscriptions.clone(),
+                asked: BTreeSet::new(),
+                is_full: record.is_full,
+            });
+        }
         let hello = Hello {
             params: with_known_version(&record.params),
         };
         if let Some(all) = &mut session.all {
             all.restore(hello.clone(), record.level.clone());
         }
-        session.greeting = Some(hello);
-        session.record = record.clone();
+        session.before.greeting = Some(hello);
+        session.handshake = Handshake {
+            params: record.params.clone(),
+            result: record.result.clone(),
+        };
         for call in calls {
             if session.downstream == super::Downstream::Socket {
                 session.restore_frame(call);
@@ -140,7 +147,7 @@ impl Session {
             self.redelivery
                 .push(now, &self.settings, stream, &data, true);
         }
-        self.past.insert(call.number, call.fate);
+        self.before.calls.insert(call.number, call.fate);
     }
 
     /// Hands out what must outlive the process, before the client can rely on it (I10).
@@ -148,23 +155,16 @@ impl Session {
         if self.phase != Phase::Open {
             return;
         }
-        self.record.initialized = self.initialized;
-        self.record.subscriptions = self.subscriptions.uris.clone();
-        self.record.is_full = self.subscriptions.is_full;
-        self.out
-            .push_back(Output::Persist(Box::new(self.record.clone())));
-    }
-
-    pub(super) fn set_record(&mut self, params: &Bytes, result: &Bytes) {
-        self.record = Record {
-            params: Bytes::copy_from_slice(params),
-            result: Bytes::copy_from_slice(result),
-            ..Record::default()
+        let level = self.level.map(Level::raw);
+        let record = Record {
+            params: self.handshake.params.clone(),
+            result: self.handshake.result.clone(),
+            initialized: self.initialized,
+            level: level.map(|raw| Bytes::from_static(raw.as_bytes())),
+            subscriptions: self.subscriptions.uris.clone(),
+            is_full: self.subscriptions.is_full,
         };
-    }
-
-    pub(super) fn set_record_level(&mut self, raw: &Bytes) {
-        self.record.level = Some(Bytes::copy_from_slice(raw));
+        self.out.push_back(Output::Persist(Box::new(record)));
     }
 }
 

@@ -131,12 +131,13 @@ impl Session {
             }
             Effect::Level(level) => {
                 self.level = Some(*level);
-                self.set_record_level(&Bytes::from_static(level.raw().as_bytes()));
                 self.persist();
             }
             Effect::Unsubscribed(uri) => {
-                self.subscriptions.uris.remove(uri);
-                self.subscriptions.asked.remove(uri);
+                if let Some(held) = self.subscriptions.held() {
+                    held.uris.remove(uri);
+                    held.asked.remove(uri);
+                }
                 self.persist();
             }
             Effect::Listed(kind) => {

@@ -298,9 +298,10 @@ impl Session {
     pub(super) fn undo(&mut self, effect: &Effect) {
         // Another request for the same may have succeeded meanwhile.
         if let Effect::Subscribed(uri) = effect
-            && self.subscriptions.asked.remove(uri)
+            && let Some(held) = self.subscriptions.held()
+            && held.asked.remove(uri)
         {
-            self.subscriptions.uris.remove(uri);
+            held.uris.remove(uri);
         }
     }
 

@@ -5,7 +5,6 @@
 //! Must not know what a message says, nor how frames are written.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::{Deref, DerefMut};
 
 use super::port::{
     ClientFrame, Comeback, Downstream, Event, Fate, Mark, Output, Part, Past, PastCall, Welcome,
@@ -15,31 +14,14 @@ use super::{Phase, Session};
 use crate::call::{Connection, Moment};
 use crate::error::{Fault, FaultKind};
 use crate::json::Pieces;
+use crate::seldom::Unset;
 use crate::settings::{COMEBACK_MAX, SessionSettings};
 
 /// Frames that may wait for their acknowledgement without a body, for each one that may with it.
 const BARE_PER_EVENT: usize = 4;
 
-/// The gateway's end of the frames; on a session that has none it takes no room.
+/// The gateway's end of the frames.
 #[derive(Default)]
-pub(super) struct Socket(Option<Box<Frames>>);
-
-static NONE: Frames = Frames::new();
-
-impl Deref for Socket {
-    type Target = Frames;
-
-    fn deref(&self) -> &Frames {
-        self.0.as_deref().unwrap_or(&NONE)
-    }
-}
-
-impl DerefMut for Socket {
-    fn deref_mut(&mut self) -> &mut Frames {
-        self.0.get_or_insert_with(|| Box::new(Frames::new()))
-    }
-}
-
 pub(super) struct Frames {
     /// The last frame of the client that was taken.
     taken: u64,
@@ -75,9 +57,9 @@ impl Entry {
     }
 }
 
-impl Frames {
-    const fn new() -> Self {
-        Self {
+impl Unset for Frames {
+    fn unset() -> &'static Self {
+        static NONE: Frames = Frames {
             taken: 0,
             sent: 0,
             unread: VecDeque::new(),
@@ -85,9 +67,12 @@ impl Frames {
             bytes: 0,
             past: BTreeMap::new(),
             expires: None,
-        }
+        };
+        &NONE
     }
+}
 
+impl Frames {
     pub(super) fn taken(&self) -> u64 {
         self.taken
     }

@@ -3,6 +3,7 @@
 //! Owns the streams of a session and what is held for a client without one. Must not know what a
 //! message means. DESIGN.md, section 5, "HTTP answers", has the rules.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::port::{Accept, Downstream, Event, Input, Mark, Output, Part};
@@ -12,6 +13,7 @@ use crate::error::{Fault, FaultKind, error_response, plain_error};
 use crate::json::Pieces;
 use crate::method::Method;
 use crate::redelivery::StreamId;
+use crate::seldom::{Seldom, Unset};
 
 /// After what time a client comes back to a stream that was cut.
 const RETRY: Duration = Duration::from_secs(1);
@@ -46,8 +48,25 @@ pub(super) enum Reader {
     Get(Connection),
 }
 
+/// What waits for a stream.
+#[derive(Default)]
+pub(super) struct Holding {
+    messages: VecDeque<Held>,
+    bytes: usize,
+}
+
+impl Unset for Holding {
+    fn unset() -> &'static Self {
+        static NONE: Holding = Holding {
+            messages: VecDeque::new(),
+            bytes: 0,
+        };
+        &NONE
+    }
+}
+
 /// A message that waits for a stream.
-pub(super) struct Held {
+struct Held {
     /// An answer is never dropped.
     is_answer: bool,
     /// It belongs to no call: it waits for `notifications/initialized`.
@@ -263,16 +282,23 @@ impl Session {
         let Some(connection) = self.main else {
             return;
         };
-        let mut later = std::collections::VecDeque::new();
-        while let Some(held) = self.held.pop_front() {
+        let Some(mut holding) = self.held.take() else {
+            return;
+        };
+        let mut later = VecDeque::new();
+        while let Some(held) = holding.messages.pop_front() {
             if !held.is_apart || self.initialized {
                 self.put_main(now, connection, held.data);
             } else {
                 later.push_back(held);
             }
         }
-        self.held_bytes = later.iter().map(|held: &Held| held.data.len()).sum();
-        self.held = later;
+        if !later.is_empty() {
+            self.held = Seldom::from(Holding {
+                bytes: later.iter().map(|held: &Held| held.data.len()).sum(),
+                messages: later,
+            });
+        }
     }
 
     /// Sets or clears the moment at which a POST becomes a stream.
@@ -353,20 +379,20 @@ impl Session {
     /// Keeps a message for later. Beyond the bounds the oldest one that is no answer is dropped;
     /// answers are bounded by the requests that were pending.
     fn hold(&mut self, held: Held) {
-        self.held_bytes = self.held_bytes.saturating_add(held.data.len());
-        self.held.push_back(held);
+        let holding = &mut *self.held;
+        holding.bytes = holding.bytes.saturating_add(held.data.len());
+        holding.messages.push_back(held);
         loop {
-            let messages = self.held.iter().filter(|held| !held.is_answer).count();
-            let fits = self.held_bytes <= self.settings.redelivery_bytes_max;
-            if messages <= self.settings.held_max && fits {
+            let messages = holding.messages.iter().filter(|held| !held.is_answer);
+            let fits = holding.bytes <= self.settings.redelivery_bytes_max;
+            if messages.count() <= self.settings.held_max && fits {
                 return;
             }
-            let Some(at) = self.held.iter().position(|held| !held.is_answer) else {
+            let at = holding.messages.iter().position(|held| !held.is_answer);
+            let Some(held) = at.and_then(|at| holding.messages.remove(at)) else {
                 return;
             };
-            if let Some(held) = self.held.remove(at) {
-                self.held_bytes = self.held_bytes.saturating_sub(held.data.len());
-            }
+            holding.bytes = holding.bytes.saturating_sub(held.data.len());
             self.out.push_back(Output::Emit(Event::Dropped {
                 reason: "no stream was open",
             }));

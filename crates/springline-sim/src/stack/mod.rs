@@ -317,7 +317,7 @@ impl Stack {
             } else {
                 Downstream::Http
             },
-            settings: settings.unwrap_or_default(),
+            settings: settings.unwrap_or_default().into(),
             // One for all, so that only the session tells cursors apart.
             cursor_key: [7; 32],
             base: self.epoch << 32,

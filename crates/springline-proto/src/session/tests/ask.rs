@@ -217,7 +217,7 @@ fn a_question_on_a_stream_that_broke_stops_the_clock_no_longer_than_any_other() 
     };
     run_after(
         SessionConfig {
-            settings,
+            settings: settings.into(),
             ..one(Downstream::Http)
         },
         OPEN,
@@ -308,7 +308,7 @@ fn too_many_open_questions_are_refused() {
     };
     run_after(
         SessionConfig {
-            settings,
+            settings: settings.into(),
             ..one(Downstream::Pipe)
         },
         OPEN_PIPE,

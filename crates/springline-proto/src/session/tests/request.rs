@@ -127,7 +127,7 @@ fn more_than_may_be_pending_get_an_error() {
     };
     run_after(
         SessionConfig {
-            settings,
+            settings: settings.into(),
             ..one(Downstream::Http)
         },
         OPEN,
@@ -290,7 +290,10 @@ fn what_the_client_says_of_itself_is_known() {
     player.play(
         r#"p1 {"id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","clientInfo":{"name":"cl\u0069ent","version":"1.2"}}}"#,
     );
-    assert_eq!(player.session.client(), Some(("client", "1.2")));
+    assert_eq!(
+        player.session.client(),
+        Some(("client".to_owned(), "1.2".to_owned()))
+    );
     assert_eq!(player.session.version(), None);
     assert_eq!(player.session.pending(), 1);
     assert!(player.session.attached());

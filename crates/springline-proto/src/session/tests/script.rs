@@ -42,7 +42,7 @@ pub(super) fn one(downstream: Downstream) -> SessionConfig {
         key: KEY,
         endpoint: Endpoint::One("time".into()),
         downstream,
-        settings: SessionSettings::default(),
+        settings: Arc::default(),
         cursor_key: [7; 32],
         base: 0,
         entries: Vec::new(),

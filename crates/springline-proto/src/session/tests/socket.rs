@@ -191,7 +191,7 @@ fn a_call_that_its_client_gave_up_goes_on_and_its_id_is_free() {
 #[test]
 fn an_answer_that_was_too_much_to_keep_is_told_as_lost() {
     let mut config = one(Downstream::Socket);
-    config.settings.redelivery_bytes_max = 100;
+    Arc::make_mut(&mut config.settings).redelivery_bytes_max = 100;
     let mut player = Player::new(config);
     player.shows_marks = true;
     for line in lines(OPEN) {
@@ -223,7 +223,7 @@ fn an_answer_that_was_too_much_to_keep_is_told_as_lost() {
 #[test]
 fn while_its_client_is_away_other_messages_give_way_to_answers() {
     let mut config = one(Downstream::Socket);
-    config.settings.redelivery_bytes_max = 200;
+    Arc::make_mut(&mut config.settings).redelivery_bytes_max = 200;
     let mut player = Player::new(config);
     for line in lines(OPEN) {
         player.play(line);

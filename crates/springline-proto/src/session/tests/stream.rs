@@ -366,7 +366,7 @@ fn what_has_no_stream_is_held_and_the_oldest_dropped() {
     };
     run_after(
         SessionConfig {
-            settings,
+            settings: settings.into(),
             ..one(Downstream::Http)
         },
         OPEN,

@@ -129,7 +129,7 @@ impl World {
             key: KEY,
             endpoint: Endpoint::One("time".into()),
             downstream: Downstream::Socket,
-            settings: SessionSettings::default(),
+            settings: SessionSettings::default().into(),
             cursor_key: [7; 32],
             base: self.starts << 32,
             entries: Vec::new(),
