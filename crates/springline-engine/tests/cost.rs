@@ -35,7 +35,7 @@ const CONNECTION_ALLOCATIONS_MAX: f64 = 19.5;
 
 /// Bytes that an open session keeps while nothing happens in it, its events and records in memory
 /// included.
-const SESSION_BYTES_MAX: f64 = 4.375 * 1024.0;
+const SESSION_BYTES_MAX: f64 = 2.75 * 1024.0;
 
 struct Counting;
 
