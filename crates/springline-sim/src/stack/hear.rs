@@ -21,6 +21,18 @@ enum Way {
     Get(Connection),
 }
 
+/// Whether a second answer says what the first one said in short, to one who came back with an older
+/// cursor, or that nobody wrote the first one down.
+fn is_told_again(before: &Bytes, message: &Message, doubted: bool, local: bool) -> bool {
+    let own = outcome_of(message);
+    let before_own = Message::parse(before.clone()).ok();
+    let told = before_own.as_ref().and_then(outcome_of);
+    let short = told.is_some() && told == own;
+    // A list that the session gathered is never noted as sent.
+    let is_doubt = own == Some(Heard::Unknown) || local && own == Some(Heard::NotExecuted);
+    short || doubted && is_doubt
+}
+
 /// Whether an answer, or the outcome that it tells, is what this fate of the call allows.
 fn is_fated(fate: &Fate, own: Option<Heard>, data: &Bytes) -> bool {
     let heard = own.unwrap_or(Heard::Answer);
@@ -344,16 +356,8 @@ impl World {
         }
         let text = String::from_utf8_lossy(&data).into_owned();
         if let Some(before) = &call.answer {
-            // Again, for one who came back with an older cursor, or what it was in short.
-            let before_own = Message::parse(before.clone()).ok();
-            let told = before_own.as_ref().and_then(outcome_of);
-            let short = told.is_some() && told == outcome_of(&message);
-            // Nobody wrote the answer down. A list that the session gathered is never noted as sent.
-            let own = outcome_of(&message);
-            let is_doubt =
-                own == Some(Heard::Unknown) || call.local && own == Some(Heard::NotExecuted);
-            let doubted = call.doubted && is_doubt;
-            if *before == data || short || doubted || text.contains("RESULT_LOST") {
+            let again = *before == data || text.contains("RESULT_LOST");
+            if again || is_told_again(before, &message, call.doubted, call.local) {
                 return Ok(());
             }
             return broken("I1", format!("call {number}: {before:?}, then {data:?}"));
