@@ -85,21 +85,24 @@ impl Rest {
     }
 
     /// Takes the session out of a stored record, durably: from now on nobody else goes on with it,
-    /// or ends it. `keeps` says that the entry is still there, and may want to know the rest. The
-    /// session comes back if it was opened with this definition; otherwise it is left to expire,
-    /// which is noted.
+    /// or ends it. `heir` is the entry as it is now, if it is still there: it may want to know the
+    /// rest, and what was opened with it in the meantime is its own and stays. The session comes back
+    /// if it was opened with this definition; otherwise it is left to expire, which is noted.
     pub(crate) fn take_session(
         &self,
         owner: SessionDigest,
         server: &str,
         identity: &[u8; 32],
-        keeps: bool,
+        heir: Option<&[u8; 32]>,
         events: &Events,
     ) -> Option<Record> {
         let _turn = self.claims.lock();
         let key = upstream_key(owner, server);
         let (held, record) = self.stored_upstream(&key)?;
-        let op = if keeps {
+        if heir == Some(&held) {
+            return None;
+        }
+        let op = if heir.is_some() {
             let rest = record.clone().without_session();
             Op::put(Kind::Upstream, key, upstream_value(&held, &rest))
         } else {
@@ -461,7 +464,7 @@ mod tests {
         let rest = rest(Arc::new(Stubborn(MemoryStore::default())));
         put(&rest, [1; 32]);
         let events = Events::new(100);
-        let taken = rest.take_session(SESSION, "s", &[1; 32], false, &events);
+        let taken = rest.take_session(SESSION, "s", &[1; 32], None, &events);
         assert!(taken.is_none(), "nobody may end what may come back");
         assert_eq!(names(&events), ["record.removal_failed"]);
         assert!(rest.has_upstream(SESSION, "s"));
@@ -475,15 +478,29 @@ mod tests {
     }
 
     #[test]
+    fn what_the_new_definition_opened_in_the_meantime_is_not_taken() {
+        let events = Events::new(100);
+        let rest = rest(Arc::new(MemoryStore::default()));
+        put(&rest, [2; 32]);
+        let taken = rest.take_session(SESSION, "s", &[1; 32], Some(&[2; 32]), &events);
+        assert!(taken.is_none());
+        assert_eq!(names(&events), [] as [&str; 0]);
+        let Claim::Taken(record) = rest.claim(SESSION, "s", &[2; 32], &events) else {
+            panic!("it goes on after a restart");
+        };
+        assert_eq!(record.route.session_id.as_deref(), Some("wire"));
+    }
+
+    #[test]
     fn a_session_is_taken_once_and_never_under_another_definition() {
         let events = Events::new(100);
         let rest = rest(Arc::new(MemoryStore::default()));
         put(&rest, [1; 32]);
-        let record = rest.take_session(SESSION, "s", &[1; 32], true, &events);
+        let record = rest.take_session(SESSION, "s", &[1; 32], Some(&[2; 32]), &events);
         let route = record.unwrap().route;
         assert_eq!(route.session_id.as_deref(), Some("wire"));
         assert!(
-            rest.take_session(SESSION, "s", &[1; 32], true, &events)
+            rest.take_session(SESSION, "s", &[1; 32], Some(&[2; 32]), &events)
                 .is_none()
         );
         let claim = rest.claim(SESSION, "s", &[2; 32], &events);
@@ -492,13 +509,13 @@ mod tests {
         let claim = rest.claim(SESSION, "s", &[2; 32], &events);
         assert!(matches!(claim, Claim::Left(_)));
         assert!(
-            rest.take_session(SESSION, "s", &[1; 32], false, &events)
+            rest.take_session(SESSION, "s", &[1; 32], None, &events)
                 .is_none()
         );
         assert_eq!(names(&events), [] as [&str; 0]);
         put(&rest, [1; 32]);
         assert!(
-            rest.take_session(SESSION, "s", &[3; 32], false, &events)
+            rest.take_session(SESSION, "s", &[3; 32], None, &events)
                 .is_none()
         );
         assert_eq!(names(&events), ["session.left_to_expire"]);

@@ -30,8 +30,6 @@ struct Change {
     old: Arc<EntrySpec>,
     /// Under which definition they go on, if they do.
     goes_on: Option<Arc<EntrySpec>>,
-    /// Whether the entry is still there.
-    stays: bool,
 }
 
 impl Shared {
@@ -52,12 +50,7 @@ impl Shared {
                     Difference::Rotated => new.cloned(),
                     Difference::Other => None,
                 };
-                let stays = new.is_some();
-                Some(Change {
-                    old,
-                    goes_on,
-                    stays,
-                })
+                Some(Change { old, goes_on })
             })
             .collect();
         if changes.is_empty() {
@@ -107,10 +100,12 @@ impl Shared {
                 return;
             }
             let present = self.present(owner == GLOBAL, &old.name);
-            if present.is_some_and(|present| difference(old, &present) != Difference::Other) {
+            let is_same = |present: &EntrySpec| difference(old, present) != Difference::Other;
+            if present.as_deref().is_some_and(is_same) {
                 return;
             }
-            rest.take_session(owner, &old.name, &old.identity, change.stays, events)
+            let heir = present.as_ref().map(|present| &present.identity);
+            rest.take_session(owner, &old.name, &old.identity, heir, events)
         };
         if let Some(record) = record {
             self.end_stored(old, record, room);
