@@ -41,7 +41,7 @@ const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 /// What to do about a state folder that cannot be used.
 const STATE_ADVICE: &str =
-    "make the state folder writable, and room on its disk, or choose another with --state-dir";
+    "make it writable for this user, with room on its disk, or choose another with --state-dir";
 
 /// What to do about a gateway that runs already.
 const OTHER_PLACE: &str =
