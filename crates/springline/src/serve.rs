@@ -162,7 +162,7 @@ async fn claim(config: &Config) -> anyhow::Result<Result<Claims, Exit>> {
         let Some(listen) = &config.settings.listen else {
             break Vec::new();
         };
-        match listen::bind(&listen.addresses, true).await {
+        match listen::bind(&listen.addresses, true) {
             Err(BindError::InUse { .. }) if clock::now() < until => sleep(LOOK_PAUSE).await,
             bound => break bound.context("the listener")?,
         }

@@ -8,7 +8,11 @@ use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
+
+/// Connections that the system holds until they are accepted; the system may have a lower bound of its
+/// own. A client that finds no room tries again after a second, so a burst of them should find some.
+const BACKLOG: u32 = 4096;
 
 /// Why a listener was not bound.
 #[derive(Debug, thiserror::Error)]
@@ -37,11 +41,9 @@ fn holder(pid: Option<u32>) -> String {
 }
 
 /// Binds every address. With `both_loopbacks`, `::1` is tried beside `127.0.0.1` under the same
-/// port, since `localhost` may be either to a client; a machine without it does without.
-pub async fn bind(
-    addresses: &[SocketAddr],
-    both_loopbacks: bool,
-) -> Result<Vec<TcpListener>, BindError> {
+/// port, since `localhost` may be either to a client; a machine without it does without. Needs the context
+/// of a runtime with IO.
+pub fn bind(addresses: &[SocketAddr], both_loopbacks: bool) -> Result<Vec<TcpListener>, BindError> {
     let mut listeners = Vec::with_capacity(addresses.len() + 1);
     for address in addresses {
         // A port that the first address drew holds for the others too.
@@ -52,7 +54,7 @@ pub async fn bind(
             (0, Some(Ok(first))) => first.port(),
             (port, _) => port,
         };
-        listeners.push(bind_one(SocketAddr::new(address.ip(), port)).await?);
+        listeners.push(bind_one(SocketAddr::new(address.ip(), port))?);
     }
     let is_paired = addresses.iter().any(SocketAddr::is_ipv6);
     let first = listeners
@@ -62,7 +64,7 @@ pub async fn bind(
         && first.ip().is_loopback()
     {
         let second = SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), first.port());
-        match TcpListener::bind(second).await {
+        match listen(second) {
             Ok(listener) => listeners.push(listener),
             Err(error) => tracing::debug!(%error, %second, "the second loopback is not served"),
         }
@@ -70,8 +72,19 @@ pub async fn bind(
     Ok(listeners)
 }
 
-async fn bind_one(address: SocketAddr) -> Result<TcpListener, BindError> {
-    TcpListener::bind(address).await.map_err(|source| {
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
+    // An address may be taken again at once after a stop.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+fn bind_one(address: SocketAddr) -> Result<TcpListener, BindError> {
+    listen(address).map_err(|source| {
         if source.kind() == io::ErrorKind::AddrInUse {
             BindError::InUse {
                 address,

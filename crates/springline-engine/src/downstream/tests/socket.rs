@@ -78,11 +78,9 @@ async fn unsafe_places_are_refused() {
 
 #[tokio::test]
 async fn a_taken_port_is_reported_with_its_process() {
-    let first = listen::bind(&["127.0.0.1:0".parse().unwrap()], true)
-        .await
-        .unwrap();
+    let first = listen::bind(&["127.0.0.1:0".parse().unwrap()], true).unwrap();
     let address = first[0].local_addr().unwrap();
-    match listen::bind(&[address], false).await {
+    match listen::bind(&[address], false) {
         Err(listen::BindError::InUse { pid, .. }) => assert_eq!(pid, Some(std::process::id())),
         other => panic!("{other:?}"),
     }
@@ -92,6 +90,18 @@ async fn a_taken_port_is_reported_with_its_process() {
             format!("[::1]:{}", address.port())
         );
     }
+}
+
+#[tokio::test]
+async fn a_burst_of_clients_finds_room_before_one_of_them_is_accepted() {
+    let listeners = listen::bind(&["127.0.0.1:0".parse().unwrap()], false).unwrap();
+    let address = listeners[0].local_addr().unwrap();
+    // Where there is none, the system tries again after a second.
+    let patience = std::time::Duration::from_millis(900);
+    let clients: Vec<_> = (0..300)
+        .map(|_| std::net::TcpStream::connect_timeout(&address, patience).unwrap())
+        .collect();
+    assert_eq!(clients.len(), 300);
 }
 
 struct Gateway {
