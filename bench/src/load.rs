@@ -188,7 +188,8 @@ async fn open_as<T: Send + 'static>(
     Ok(kept)
 }
 
-/// Runs a load against an endpoint, in sessions of its own that end with it.
+/// Runs a load against an endpoint, in sessions of its own that end with it. The first call of each
+/// connection does not count.
 pub(crate) async fn run(url: &str, load: Load) -> anyhow::Result<Outcome> {
     let mut clients = open(url, load.sessions).await?;
     let heads: Vec<String> = clients.iter().map(|one| one.session.clone()).collect();
@@ -198,7 +199,11 @@ pub(crate) async fn run(url: &str, load: Load) -> anyhow::Result<Outcome> {
             clients.push(Client::again(url, session, first).await?);
         }
     }
-    let (mut clients, outcome) = drive(clients, load.amount, load.mix).await?;
+    // With its first call a session may be opened with the server, too: what every way does once.
+    let once = Amount::Calls(clients.len());
+    let (clients, first) = drive(clients, once, load.mix).await?;
+    let (mut clients, mut outcome) = drive(clients, load.amount, load.mix).await?;
+    outcome.add_faults(first.faults);
     clients.truncate(load.sessions);
     for client in clients {
         // A session that a fault took is not ended twice.

@@ -75,9 +75,7 @@ impl Tally {
     /// Adds what another client counted.
     pub(crate) fn add(&mut self, other: Self) {
         self.times.extend(other.times);
-        for (fault, count) in other.faults {
-            *self.faults.entry(fault).or_default() += count;
-        }
+        add(&mut self.faults, other.faults);
     }
 
     /// The figures, for a load that took so long.
@@ -104,6 +102,19 @@ pub(crate) struct Outcome {
     pub(crate) p50: Duration,
     pub(crate) p99: Duration,
     pub(crate) faults: Faults,
+}
+
+impl Outcome {
+    /// Adds the errors of calls that are not in the figures.
+    pub(crate) fn add_faults(&mut self, others: Faults) {
+        add(&mut self.faults, others);
+    }
+}
+
+fn add(faults: &mut Faults, others: Faults) {
+    for (fault, count) in others {
+        *faults.entry(fault).or_default() += count;
+    }
 }
 
 /// The value below which so many percent of sorted times are.

@@ -13,7 +13,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 
 use super::{Reply, reply};
 
@@ -23,8 +23,18 @@ struct World {
     sessions: Mutex<HashSet<String>>,
 }
 
+/// Connections that may come at once: as many as a gateway opens for as many sessions.
+const BACKLOG: u32 = 4096;
+
+fn listener(address: &str) -> anyhow::Result<TcpListener> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address.parse()?)?;
+    Ok(socket.listen(BACKLOG)?)
+}
+
 pub(super) async fn run(listen: &str) -> anyhow::Result<()> {
-    let listener = TcpListener::bind(listen).await?;
+    let listener = listener(listen)?;
     crate::report::line(&format!("http://{}/mcp", listener.local_addr()?));
     let world = Arc::new(World::default());
     loop {
