@@ -33,7 +33,7 @@ use super::outgoing::{ENOUGH, Outgoing};
 use super::port::{Gate, OpenError, Parts, Principal, Session};
 use super::raised;
 use super::server::HttpServer;
-use crate::clock;
+use crate::{clock, lane};
 
 /// The path that `connect` upgrades on.
 pub const PATH: &str = "/connect";
@@ -262,6 +262,7 @@ impl<G: Gate> Pipe<G> {
             };
             match said {
                 Said::Message { number, body } => {
+                    lane::stay_awake();
                     acked = session.taken();
                     let received = acked;
                     Frame::Message {
@@ -335,6 +336,7 @@ async fn take<S: Session, R: AsyncRead + Unpin>(
                 body,
             } => {
                 bytes += body.len();
+                lane::stay_awake();
                 session.frame(
                     connection,
                     number,

@@ -49,7 +49,7 @@ use super::raised;
 use super::route::{self, Desk};
 use super::seat;
 use super::setting::HttpSettings;
-use crate::clock;
+use crate::{clock, lane};
 
 /// A longer `Host` is not remembered. No name has more, and a port.
 const HOST_MAX: usize = 263;
@@ -180,11 +180,13 @@ where
                             settings = Arc::clone(&latest.borrow_and_update());
                             self.host = Box::default();
                         }
+                        lane::stay_awake();
                         let turn = self.hear(&head, &bytes, &settings).await;
                         stock::give(bytes);
                         if !self.answer(turn).await {
                             return None;
                         }
+                        lane::stay_awake();
                         idle.until = clock::now() + patience;
                         seen = 0;
                         continue;

@@ -4,6 +4,8 @@
 //! opened there as well, so nothing of it waits for another thread. Which connection is on which lane
 //! makes no difference to anything else. It must not know what runs on a lane.
 
+mod vigil;
+
 use std::cell::Cell;
 use std::future::Future;
 use std::io;
@@ -12,17 +14,29 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::runtime::{Builder, Handle};
 use tracing::Instrument as _;
 
+use self::vigil::Vigil;
+
 /// More than this many are no use to a gateway: what they share would be what they wait for.
 pub const LANES_MAX: usize = 16;
 
 thread_local! {
     /// The ordinal of the lane that this thread is; 0 on all other threads.
     static HERE: Cell<usize> = const { Cell::new(0) };
+
+    static VIGIL: Vigil = const { Vigil::new() };
 }
 
 /// The lane that this thread is, from 1 to [`LANES_MAX`]; 0 on a thread that is none.
 pub(crate) fn here() -> usize {
     HERE.get()
+}
+
+/// A message came to this lane or goes out from it: it stays awake for a moment. Nothing on a thread
+/// that is none.
+pub(crate) fn stay_awake() {
+    if here() > 0 {
+        VIGIL.with(Vigil::note);
+    }
 }
 
 /// The lanes of a process. They live as long as it does.
@@ -63,13 +77,16 @@ impl Lanes {
 
 impl Lane {
     fn start(ordinal: usize) -> io::Result<Self> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .on_thread_park(|| VIGIL.with(Vigil::begin))
+            .build()?;
         let lane = Self(runtime.handle().clone());
         std::thread::Builder::new()
             .name(format!("lane-{ordinal}"))
             .spawn(move || {
                 HERE.set(ordinal);
-                runtime.block_on(std::future::pending::<()>());
+                VIGIL.with(|vigil| runtime.block_on(vigil.keep()));
             })?;
         Ok(lane)
     }
