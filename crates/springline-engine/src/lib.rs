@@ -17,6 +17,7 @@ pub mod event;
 pub mod gateway;
 pub mod lane;
 pub mod limit;
+pub mod reactor;
 pub mod spawn;
 pub mod upstream;
 

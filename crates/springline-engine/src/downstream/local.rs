@@ -1,8 +1,6 @@
 //! A connection on the unix socket, of which only what comes in wakes its task.
 //!
-//! Owns: when the reactor is asked for room. The kernel tells of room on a unix socket with each
-//! message that the peer takes; whoever hears of that wakes up once more for each message, for nothing.
-//! It must not know what is said.
+//! Owns: its two directions. It must not know what is said.
 
 use std::io::{self, IoSlice, Read as _, Write as _};
 use std::net::Shutdown;
@@ -13,12 +11,13 @@ use std::task::{Context, Poll, ready};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 
+use crate::reactor::{Room, register};
+
 /// Such a connection.
 #[derive(Debug)]
 pub struct LocalStream {
     socket: AsyncFd<UnixStream>,
-    /// While a write waits for room.
-    blocked: Option<AsyncFd<UnixStream>>,
+    room: Room,
 }
 
 impl LocalStream {
@@ -33,44 +32,9 @@ impl LocalStream {
         socket.set_nonblocking(true)?;
         Ok(Self {
             socket: register(socket, Interest::READABLE)?,
-            blocked: None,
+            room: Room::default(),
         })
     }
-
-    fn poll_send(
-        &mut self,
-        cx: &mut Context<'_>,
-        send: impl Fn(&UnixStream) -> io::Result<usize>,
-    ) -> Poll<io::Result<usize>> {
-        loop {
-            let mut room = match &self.blocked {
-                Some(blocked) => Some(ready!(blocked.poll_write_ready(cx))?),
-                None => None,
-            };
-            match send(self.socket.get_ref()) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if let Some(room) = &mut room {
-                        room.clear_ready();
-                    } else {
-                        let again = self.socket.get_ref().try_clone()?;
-                        self.blocked = Some(register(again, Interest::WRITABLE)?);
-                    }
-                }
-                result => {
-                    self.blocked = None;
-                    return Poll::Ready(result);
-                }
-            }
-        }
-    }
-}
-
-#[expect(unsafe_code, reason = "the safe constructor is deprecated")]
-fn register(socket: UnixStream, interest: Interest) -> io::Result<AsyncFd<UnixStream>> {
-    // SAFETY: a `UnixStream` owns its descriptor, never replaces it, and closes it only when dropped.
-    let registered = unsafe { AsyncFd::register_with_interest(socket, interest) };
-    registered.map_err(io::Error::from)
 }
 
 impl AsyncRead for LocalStream {
@@ -105,8 +69,8 @@ impl AsyncWrite for LocalStream {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.get_mut()
-            .poll_send(cx, |mut socket| socket.write(bytes))
+        let Self { socket, room } = self.get_mut();
+        room.poll_write(cx, socket.get_ref(), |mut socket| socket.write(bytes))
     }
 
     fn poll_write_vectored(
@@ -114,8 +78,10 @@ impl AsyncWrite for LocalStream {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.get_mut()
-            .poll_send(cx, |mut socket| socket.write_vectored(slices))
+        let Self { socket, room } = self.get_mut();
+        room.poll_write(cx, socket.get_ref(), |mut socket| {
+            socket.write_vectored(slices)
+        })
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -149,7 +115,7 @@ mod tests {
         let sent = vec![b'x'; 4 << 20];
         let write = async {
             ours.write_all(&sent).await.unwrap();
-            assert!(ours.blocked.is_none(), "nobody waits for room");
+            assert!(!ours.room.is_awaited());
             ours.shutdown().await.unwrap();
             let mut answer = [0; 8];
             let count = ours.read(&mut answer).await.unwrap();

@@ -7,11 +7,12 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::retry_on_intr;
 use rustix::net::{RecvFlags, SendFlags};
+use springline_engine::reactor::{Room, register};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncWrite, Interest};
 
@@ -26,9 +27,7 @@ pub(super) struct Input(AsyncFd<Own>);
 #[derive(Debug)]
 pub(super) struct Output {
     own: Own,
-    /// While a write waits for room. Not always: of a socket the kernel tells of room with each
-    /// message that the client takes, and each would wake us.
-    blocked: Option<AsyncFd<OwnedFd>>,
+    room: Room,
 }
 
 /// A stream that is ours alone, or used as if it were. `O_NONBLOCK` belongs to the open file, which
@@ -139,7 +138,8 @@ impl Output {
 
     fn take(shared: BorrowedFd<'_>) -> io::Result<Option<Self>> {
         let own = Own::take(shared, OFlags::WRONLY)?;
-        Ok(own.map(|own| Self { own, blocked: None }))
+        let room = Room::default();
+        Ok(own.map(|own| Self { own, room }))
     }
 }
 
@@ -149,27 +149,8 @@ impl AsyncWrite for Output {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        loop {
-            let mut room = match &this.blocked {
-                Some(blocked) => Some(ready!(blocked.poll_write_ready(cx))?),
-                None => None,
-            };
-            match this.own.write(bytes) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if let Some(room) = &mut room {
-                        room.clear_ready();
-                    } else {
-                        let again = this.own.as_fd().try_clone_to_owned()?;
-                        this.blocked = Some(register(again, Interest::WRITABLE)?);
-                    }
-                }
-                result => {
-                    this.blocked = None;
-                    return Poll::Ready(result);
-                }
-            }
-        }
+        let Self { own, room } = self.get_mut();
+        room.poll_write(cx, own, |own| own.write(bytes))
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -179,15 +160,6 @@ impl AsyncWrite for Output {
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
-}
-
-/// Puts something that owns a descriptor on the reactor.
-#[expect(unsafe_code, reason = "the safe constructor is deprecated")]
-fn register<T: AsRawFd>(owner: T, interest: Interest) -> io::Result<AsyncFd<T>> {
-    // SAFETY: `Own` and `OwnedFd`, the only ones that come here, own their descriptor, never replace
-    // it, and close it only when dropped.
-    let registered = unsafe { AsyncFd::register_with_interest(owner, interest) };
-    registered.map_err(io::Error::from)
 }
 
 fn is_nameless(pipe: BorrowedFd<'_>) -> io::Result<bool> {
