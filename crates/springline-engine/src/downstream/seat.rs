@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -20,6 +21,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::route::INVALID_REQUEST;
+use super::unless;
 use crate::clock;
 
 /// Refused connections that may still take their answer; further ones are closed without one.
@@ -57,6 +59,8 @@ struct Seat {
     served: AtomicBool,
     /// When there last was one, or the connection came; in milliseconds of the process.
     since: AtomicU64,
+    /// Whether it was told to give way; set before `gives_way` wakes.
+    is_told: AtomicBool,
     gives_way: Notify,
 }
 
@@ -126,6 +130,7 @@ impl Seats {
             busy: AtomicU32::new(0),
             served: AtomicBool::new(false),
             since: AtomicU64::new(now()),
+            is_told: AtomicBool::new(false),
             gives_way: Notify::new(),
         });
         taken.insert(ordinal, Arc::clone(&seat));
@@ -169,6 +174,7 @@ fn give_way(taken: &mut BTreeMap<u64, Arc<Seat>>) -> bool {
         return false;
     };
     taken.remove(&seat.ordinal);
+    seat.is_told.store(true, Ordering::Release);
     seat.gives_way.notify_one();
     true
 }
@@ -178,16 +184,18 @@ impl Taken {
     pub(crate) async fn hold(self, connection: impl Future<Output = ()>) {
         let mut connection = Box::pin(SEAT.scope(Arc::clone(&self.seat), connection));
         loop {
-            tokio::select! {
-                biased;
-                () = connection.as_mut() => return,
-                () = self.seat.gives_way.notified() => {}
+            let told = pin!(self.seat.gives_way.notified());
+            let is_told = || self.seat.is_told.load(Ordering::Acquire);
+            if unless(connection.as_mut(), told, is_told).await.is_some() {
+                return;
             }
             // A request may have come in this very moment: then there is one more than there may be.
             if self.seat.is_idle() {
                 return;
             }
             let mut taken = self.seats.taken.lock();
+            // Nobody tells it again before it is back.
+            self.seat.is_told.store(false, Ordering::Release);
             taken.insert(self.seat.ordinal, Arc::clone(&self.seat));
         }
     }
@@ -349,5 +357,25 @@ mod tests {
         go.send(()).unwrap();
         held.await.unwrap();
         assert_eq!(seats.taken.lock().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn one_that_was_told_while_it_answered_can_be_told_again() {
+        let seats = Arc::new(Seats::default());
+        let busy_of = |at: u64| seats.taken.lock()[&at].busy.load(Ordering::Acquire);
+        let taken = seats.take(1).unwrap();
+        let seat = Arc::clone(&taken.seat);
+        let (tell, held) = connection(taken);
+        // It was told as it began; the request that it got meanwhile brings it back.
+        assert!(seats.free_one());
+        tell.send(true).unwrap();
+        until(|| seats.taken.lock().contains_key(&0)).await;
+        assert_eq!(busy_of(0), 1);
+        assert!(!seat.is_told.load(Ordering::Acquire));
+        tell.send(false).unwrap();
+        until(|| busy_of(0) == 0).await;
+        assert!(!held.is_finished());
+        assert!(seats.free_one());
+        held.await.unwrap();
     }
 }

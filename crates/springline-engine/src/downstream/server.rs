@@ -5,6 +5,7 @@
 use std::convert::Infallible;
 use std::fs::File;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +30,7 @@ use super::route::{Desk, NoRoutes, Routes};
 use super::seat::Seats;
 use super::setting::HttpSettings;
 use super::stream::Patient;
+use super::unless;
 use super::wire::{Attended, Escort, Left, Underway, Wire};
 use crate::lane::Lanes;
 use crate::{limit, spawn};
@@ -48,6 +50,8 @@ pub struct HttpServer<G> {
     stop: watch::Sender<bool>,
     /// Turns true when the time to finish answers is over.
     cut: watch::Sender<bool>,
+    /// The same, as it was at the beginning: it has changed once it was raised.
+    cutting: watch::Receiver<bool>,
     /// How many connections there are.
     live: watch::Sender<usize>,
     /// The TCP connections; those of the socket are the user's own, and are not counted here.
@@ -93,6 +97,7 @@ impl<G: Gate> HttpServer<G> {
         lanes: Lanes,
     ) -> Arc<Self> {
         let (stop, stopping) = watch::channel(false);
+        let (cut, cutting) = watch::channel(false);
         let routes = routes.unwrap_or_else(|| Arc::new(NoRoutes));
         Arc::new(Self {
             desk: Desk {
@@ -102,7 +107,8 @@ impl<G: Gate> HttpServer<G> {
             },
             settings: watch::Sender::new(Arc::new(settings)),
             stop,
-            cut: watch::Sender::new(false),
+            cut,
+            cutting,
             live: watch::Sender::new(0),
             seats: Arc::default(),
             kept: Mutex::new(keep_one()),
@@ -250,6 +256,11 @@ impl<G: Gate> HttpServer<G> {
         }
     }
 
+    /// Whether the time to finish answers is over.
+    fn is_cutting(&self) -> bool {
+        self.cutting.has_changed().unwrap_or(true)
+    }
+
     /// Serves a connection, counted while it lives.
     pub(super) fn hold<S>(
         self: Arc<Self>,
@@ -274,10 +285,11 @@ impl<G: Gate> HttpServer<G> {
         let settings = Arc::clone(&self.settings.borrow());
         let stream = Patient::new(stream, settings.write_patience);
         let mut cut = self.cut.subscribe();
-        let other = tokio::select! {
-            biased;
-            other = Wire::new(&self.desk, arrival, stream).serve(self.settings.subscribe()) => other,
-            () = raised(&mut cut) => None,
+        let other = {
+            let wire = Wire::new(&self.desk, arrival, stream);
+            let served = pin!(wire.serve(self.settings.subscribe()));
+            let ended = pin!(raised(&mut cut));
+            unless(served, ended, || self.is_cutting()).await.flatten()
         };
         if let Some(left) = other {
             self.converse_freely(left, arrival, &settings, cut).await;

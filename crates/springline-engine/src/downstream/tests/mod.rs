@@ -6,4 +6,5 @@ mod script;
 mod socket;
 mod status;
 mod stream;
+mod unless;
 mod wire;
