@@ -140,23 +140,34 @@ enum Known {
 }
 
 fn known(name: &str) -> Known {
-    let is = |known: &str| name.eq_ignore_ascii_case(known);
+    let name = name.as_bytes();
     match name.len() {
-        4 if is("host") => Known::Looked(Field::Host),
-        6 if is("accept") => Known::Looked(Field::Accept),
-        6 if is("origin") => Known::Looked(Field::Origin),
-        6 if is("expect") => Known::Odd,
-        7 if is("upgrade") => Known::Odd,
-        10 if is("connection") => Known::Connection,
-        12 if is("content-type") => Known::Looked(Field::ContentType),
-        13 if is("authorization") => Known::Looked(Field::Authorization),
-        14 if is("content-length") => Known::Length,
-        14 if is("mcp-session-id") => Known::Looked(Field::Session),
-        16 if is("content-encoding") => Known::Looked(Field::Encoding),
-        17 if is("transfer-encoding") => Known::Odd,
-        20 if is("mcp-protocol-version") => Known::Looked(Field::Version),
+        4 if is(name, b"host") => Known::Looked(Field::Host),
+        6 if is(name, b"accept") => Known::Looked(Field::Accept),
+        6 if is(name, b"origin") => Known::Looked(Field::Origin),
+        6 if is(name, b"expect") => Known::Odd,
+        7 if is(name, b"upgrade") => Known::Odd,
+        10 if is(name, b"connection") => Known::Connection,
+        12 if is(name, b"content-type") => Known::Looked(Field::ContentType),
+        13 if is(name, b"authorization") => Known::Looked(Field::Authorization),
+        14 if is(name, b"content-length") => Known::Length,
+        14 if is(name, b"mcp-session-id") => Known::Looked(Field::Session),
+        16 if is(name, b"content-encoding") => Known::Looked(Field::Encoding),
+        17 if is(name, b"transfer-encoding") => Known::Odd,
+        20 if is(name, b"mcp-protocol-version") => Known::Looked(Field::Version),
         _ => Known::Nothing,
     }
+}
+
+/// Whether a name is this one, which has small letters. The length is known and there is no way out
+/// before the end, so that the compiler looks at many bytes at once.
+fn is<const LEN: usize>(name: &[u8], known: &[u8; LEN]) -> bool {
+    <&[u8; LEN]>::try_from(name).is_ok_and(|name| {
+        let pairs = name.iter().zip(known);
+        pairs.fold(true, |so_far, (byte, known)| {
+            so_far & (byte.to_ascii_lowercase() == *known)
+        })
+    })
 }
 
 /// Digits alone: no sign, no list, no white space.
