@@ -29,7 +29,7 @@ pub struct Answer {
     status: StatusCode,
     /// The media type of the body. Most answers have no other field, and then no map.
     kind: Option<&'static str>,
-    headers: HeaderMap,
+    headers: Option<Box<HeaderMap>>,
     body: AnswerBody,
 }
 
@@ -45,13 +45,19 @@ impl Answer {
     }
 
     /// Its fields, without the media type, and without those that frame the body.
-    pub fn headers(&self) -> &HeaderMap {
-        &self.headers
+    pub fn headers(&self) -> Option<&HeaderMap> {
+        self.headers.as_deref()
     }
 
     /// The same, to add some.
     pub fn headers_mut(&mut self) -> &mut HeaderMap {
-        &mut self.headers
+        self.headers.get_or_insert_default()
+    }
+
+    /// Whether it says that the connection ends with it: nothing else of ours is said there.
+    pub fn closes(&self) -> bool {
+        self.headers()
+            .is_some_and(|headers| headers.contains_key(header::CONNECTION))
     }
 
     /// Its body.
@@ -72,10 +78,15 @@ impl Answer {
         if let Some(kind) = self.kind {
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
         }
-        headers.extend(self.headers);
+        if let Some(more) = self.headers {
+            headers.extend(*more);
+        }
         response
     }
 }
+
+/// The media type of most answers.
+pub const JSON: &str = "application/json";
 
 /// Events that are joined into one buffer before they are written; larger ones keep their pieces.
 const JOIN_MAX: usize = 16 * 1024;
@@ -383,14 +394,14 @@ pub fn with_body(status: StatusCode, kind: Option<&'static str>, body: AnswerBod
     Answer {
         status,
         kind,
-        headers: HeaderMap::new(),
+        headers: None,
         body,
     }
 }
 
 /// A whole JSON answer.
 pub fn json(status: StatusCode, body: impl Into<AnswerBody>) -> Answer {
-    with_body(status, Some("application/json"), body.into())
+    with_body(status, Some(JSON), body.into())
 }
 
 /// An event stream; its head leaves at once.

@@ -3,11 +3,6 @@
 //! Owns: the upgrade, the hellos, and when what was taken is acknowledged. It must not know what
 //! messages say, nor what a client that comes back has missed: the session does.
 
-#![expect(
-    clippy::result_large_err,
-    reason = "an answer that refuses is built once and sent at once"
-)]
-
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;

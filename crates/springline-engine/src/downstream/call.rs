@@ -3,11 +3,7 @@
 //! Owns: what POST, GET and DELETE ask of a session, and the statuses of refusals from the media
 //! types on (DESIGN.md section 5, "HTTP answers"). It must not know what an accepted message does.
 
-#![expect(
-    clippy::result_large_err,
-    reason = "an answer that refuses is built once and sent at once"
-)]
-
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -72,7 +68,10 @@ impl<G: Gate, F: Fields> Call<'_, G, F> {
             Err(answer) => return answer,
         };
         match self.take(body, accept) {
-            Ok(posted) => posted.answer().await,
+            Ok(mut posted) => {
+                let first = posted.first().await;
+                posted.answer(first)
+            }
             Err(answer) => answer,
         }
     }
@@ -296,17 +295,22 @@ impl<G: Gate, F: Fields> Call<'_, G, F> {
 }
 
 impl<P: Parts> Posted<P> {
+    /// Waits for the first part. Cancel safe.
+    pub(crate) fn first(&mut self) -> impl Future<Output = Option<Part>> + Send {
+        self.parts.next()
+    }
+
     /// Answers with the first part, and with the rest if it begins a stream. A session that the
-    /// message opened is named, unless it is known that it failed. Dropped, the client is gone.
-    pub(crate) async fn answer(self) -> Answer {
+    /// message opened is named, unless it is known that it failed. Dropped before, the client is gone.
+    pub(crate) fn answer(self, first: Option<Part>) -> Answer {
         let Self {
-            mut parts,
+            parts,
             id,
             opened,
             server,
             heartbeat,
         } = self;
-        match parts.next().await {
+        match first {
             Some(Part::Accepted) => answer::bare(StatusCode::ACCEPTED),
             Some(Part::Json(pieces)) => {
                 // A failed `initialize` has opened no session.

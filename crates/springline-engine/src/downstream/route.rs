@@ -4,11 +4,6 @@
 //! session, version) and the statuses of refusals (DESIGN.md section 5, "HTTP answers"). It must
 //! not know what an accepted message does.
 
-#![expect(
-    clippy::result_large_err,
-    reason = "an answer that refuses is built once and sent at once"
-)]
-
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;

@@ -6,11 +6,6 @@
 //! `call` in both cases. Owns: the order of requests on a connection, its idle time and its end. It
 //! must not know what a message says.
 
-#![expect(
-    clippy::result_large_err,
-    reason = "an answer that refuses is built once and sent at once"
-)]
-
 mod escort;
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzz;
@@ -26,7 +21,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header;
 use springline_proto::json::Skim;
 use springline_proto::session::{Accept, Endpoint};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
@@ -174,14 +168,15 @@ where
         loop {
             if head::may_end(&self.inflow.input, seen) {
                 let bytes = std::mem::take(&mut self.inflow.input);
-                match head::look(&bytes) {
+                let look = head::look(&bytes);
+                match &look {
                     Look::Plain(head) => {
                         if latest.has_changed().unwrap_or(false) {
                             settings = Arc::clone(&latest.borrow_and_update());
                             self.host = Box::default();
                         }
                         lane::stay_awake();
-                        let turn = self.hear(&head, &bytes, &settings).await;
+                        let turn = self.hear(head, &bytes, &settings).await;
                         stock::give(bytes);
                         if !self.answer(turn).await {
                             return None;
@@ -346,9 +341,7 @@ where
         if let Some(origin) = &turn.origin {
             route::add_cors(&mut answer, origin);
         }
-        // The only thing that we ever say there is `close`.
-        let is_last = answer.headers().contains_key(header::CONNECTION);
-        let closes = is_last || turn.closes || turn.left > 0 || self.is_stopping();
+        let closes = answer.closes() || turn.closes || turn.left > 0 || self.is_stopping();
         let framed = self.outflow.begin(answer, closes);
         if let Err(error) = self.send(framed).await {
             tracing::debug!(%error, "an answer did not get out");
@@ -362,16 +355,19 @@ where
     }
 
     /// Waits for what answers a message; nothing if the client goes before.
-    async fn wait(&mut self, posted: Posted<PartsOf<G>>) -> Option<Answer> {
-        let mut answer = pin!(posted.answer());
-        poll_fn(|cx| {
-            // An answer that is there goes out also to a client that sends no more.
-            match answer.as_mut().poll(cx) {
-                Poll::Pending if self.inflow.poll_gone(cx) => Poll::Ready(None),
-                waits => waits.map(Some),
-            }
-        })
-        .await
+    async fn wait(&mut self, mut posted: Posted<PartsOf<G>>) -> Option<Answer> {
+        let first = {
+            let mut first = pin!(posted.first());
+            poll_fn(|cx| {
+                // An answer that is there goes out also to a client that sends no more.
+                match first.as_mut().poll(cx) {
+                    Poll::Pending if self.inflow.poll_gone(cx) => Poll::Ready(None),
+                    waits => waits.map(Some),
+                }
+            })
+            .await?
+        };
+        Some(posted.answer(first))
     }
 
     /// Writes an answer; a client that goes meanwhile is noticed. While it waits for the client to

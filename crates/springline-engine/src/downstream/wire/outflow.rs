@@ -11,13 +11,13 @@ use std::task::{Context, Poll, ready};
 use std::time::UNIX_EPOCH;
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use http::{StatusCode, header};
+use http::StatusCode;
 use http_body::Body as _;
 use tokio::io::AsyncWrite;
 
 use super::stock;
 use crate::clock;
-use crate::downstream::answer::{Answer, AnswerBody};
+use crate::downstream::answer::{self, Answer, AnswerBody};
 
 /// A segment is copied behind what waits already, up to so many bytes: one write for all of it.
 const JOINED_MAX: usize = 16 * 1024;
@@ -27,6 +27,9 @@ const SLICES_MAX: usize = 16;
 
 /// Bytes that wait before a body is asked for more.
 const WAITING_MAX: usize = 64 * 1024;
+
+/// How most answers begin.
+const PLAIN: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n";
 
 /// Where the body of an answer ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -77,19 +80,17 @@ impl Outflow {
         let size = http_body::Body::size_hint(answer.body()).exact();
         let framing = size.map_or(Framing::Chunked, Framing::Length);
         let out = self.room();
-        put_status(out, status);
-        if let Some(kind) = answer.kind() {
-            out.extend_from_slice(b"content-type: ");
-            out.extend_from_slice(kind.as_bytes());
-            out.extend_from_slice(b"\r\n");
+        match answer.kind() {
+            Some(answer::JSON) if status == StatusCode::OK => out.extend_from_slice(PLAIN),
+            kind => put_begin(out, status, kind),
         }
-        for (name, value) in answer.headers() {
+        for (name, value) in answer.headers().into_iter().flatten() {
             out.extend_from_slice(name.as_str().as_bytes());
             out.extend_from_slice(b": ");
             out.extend_from_slice(value.as_bytes());
             out.extend_from_slice(b"\r\n");
         }
-        if closes && !answer.headers().contains_key(header::CONNECTION) {
+        if closes && !answer.closes() {
             out.extend_from_slice(b"connection: close\r\n");
         }
         match framing {
@@ -101,13 +102,22 @@ impl Outflow {
             }
             Framing::Chunked => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
         }
-        out.extend_from_slice(b"date: ");
-        put_date(out);
-        out.extend_from_slice(b"\r\n\r\n");
-        Framed {
-            body: answer.into_body(),
-            framing,
-            is_over: false,
+        put_end(out);
+        match answer.into_body() {
+            // All of it is here: nobody has to ask for it.
+            AnswerBody::Whole(whole) => {
+                self.put(whole);
+                Framed {
+                    body: AnswerBody::empty(),
+                    framing: Framing::Length(0),
+                    is_over: true,
+                }
+            }
+            body => Framed {
+                body,
+                framing,
+                is_over: false,
+            },
         }
     }
 
@@ -258,17 +268,18 @@ impl Outflow {
     }
 }
 
-fn put_status(out: &mut BytesMut, status: StatusCode) {
-    if status == StatusCode::OK {
-        out.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
-        return;
-    }
+fn put_begin(out: &mut BytesMut, status: StatusCode, kind: Option<&str>) {
     out.extend_from_slice(b"HTTP/1.1 ");
     out.extend_from_slice(status.as_str().as_bytes());
     out.extend_from_slice(b" ");
     let reason = status.canonical_reason().unwrap_or("<none>");
     out.extend_from_slice(reason.as_bytes());
     out.extend_from_slice(b"\r\n");
+    if let Some(kind) = kind {
+        out.extend_from_slice(b"content-type: ");
+        out.extend_from_slice(kind.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
 }
 
 /// Digits of this base, without leading zeros.
@@ -291,8 +302,8 @@ fn put_number<const BASE: u64>(out: &mut BytesMut, mut number: u64) {
     out.extend_from_slice(digits.get(at..).unwrap_or_default());
 }
 
-/// The time of day (RFC 9110, 5.6.7), written anew once a second.
-fn put_date(out: &mut BytesMut) {
+/// The time of day (RFC 9110, 5.6.7), written anew once a second, and the end of a head.
+fn put_end(out: &mut BytesMut) {
     thread_local! {
         static HELD: RefCell<(u64, String)> = const { RefCell::new((0, String::new())) };
     }
@@ -303,7 +314,8 @@ fn put_date(out: &mut BytesMut) {
     HELD.with(|held| {
         let mut held = held.borrow_mut();
         if held.0 != second || held.1.is_empty() {
-            *held = (second, httpdate::fmt_http_date(now));
+            let date = httpdate::fmt_http_date(now);
+            *held = (second, format!("date: {date}\r\n\r\n"));
         }
         out.extend_from_slice(held.1.as_bytes());
     });
