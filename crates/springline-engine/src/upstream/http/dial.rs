@@ -14,7 +14,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -158,18 +158,25 @@ impl Channel {
     }
 
     /// Whether an idle connection has nothing to read: no end, no error, no stray byte. Asks the
-    /// kernel itself, so that an end that the runtime has not polled yet is seen.
-    pub(super) fn is_quiet(&self) -> bool {
+    /// kernel itself, so that an end that the runtime has not polled yet is seen; with `just_read`
+    /// only if the runtime knows of something, since a read found nothing more a moment ago.
+    pub(super) fn is_quiet(&self, just_read: bool) -> bool {
         use rustix::net::{RecvFlags, recv};
         let stream = match self {
             Self::Plain(stream) => stream,
             Self::Layered { socket, .. } => &*socket.0,
         };
-        let mut byte = [0u8; 1];
-        matches!(
-            recv(stream, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT),
-            Err(rustix::io::Errno::WOULDBLOCK)
-        )
+        let look = || {
+            let mut byte = [0u8; 1];
+            let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+            recv(stream, &mut byte, flags).map_err(io::Error::from)
+        };
+        let seen = if just_read {
+            stream.try_io(Interest::READABLE, look)
+        } else {
+            look()
+        };
+        matches!(seen, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 }
 

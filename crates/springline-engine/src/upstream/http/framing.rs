@@ -84,9 +84,10 @@ impl Connection {
         }
     }
 
-    /// Whether it shows neither its end nor a stray byte.
-    pub(super) fn is_quiet(&self) -> bool {
-        self.buffer.is_empty() && self.channel.is_quiet()
+    /// Whether it shows neither its end nor a stray byte. `just_read` says that the last read was a
+    /// moment ago: that one is believed, unless the runtime heard of more since.
+    pub(super) fn is_quiet(&self, just_read: bool) -> bool {
+        self.buffer.is_empty() && self.channel.is_quiet(just_read)
     }
 
     /// Sends a request, whose head is complete, and reads the head of its answer. An answer that

@@ -32,6 +32,11 @@ const HINT_MARGIN: Duration = Duration::from_secs(1);
 const PLACE_MAX: usize = 1024;
 const TOTAL_MAX: usize = 4096;
 
+/// For so long after an answer its read is believed, which found nothing behind it: asking again would
+/// cost each call of a busy gateway a system call. An end that is on its way takes about as long to
+/// come, so that the question could not be answered better.
+const JUST_READ: Duration = Duration::from_micros(200);
+
 /// How often idle connections are looked through while there are any.
 const SWEEP: Duration = Duration::from_secs(5);
 
@@ -53,8 +58,8 @@ impl Idle {
     }
 
     fn is_fit(&self, now: Instant, repeatable: bool) -> bool {
-        now.saturating_duration_since(self.since) < self.limit(repeatable)
-            && self.connection.is_quiet()
+        let idle = now.saturating_duration_since(self.since);
+        idle < self.limit(repeatable) && self.connection.is_quiet(idle < JUST_READ)
     }
 }
 

@@ -52,6 +52,7 @@ async fn a_server_that_closes_after_each_answer_loses_no_request() {
         let mut peer = rig.accept().await;
         rig.answered(&mut peer).await;
         drop(peer);
+        heard_by_the_runtime().await;
     }
 }
 
@@ -139,6 +140,7 @@ async fn an_idle_connection_that_got_a_stray_byte_is_not_used() {
     let mut first = rig.accept().await;
     rig.answered(&mut first).await;
     first.write("HTTP/1.1 408 Request Timeout\r\n\r\n").await;
+    heard_by_the_runtime().await;
     rig.send(2);
     let mut second = rig.accept().await;
     rig.answered(&mut second).await;
@@ -254,6 +256,7 @@ async fn localhost_is_dialled_in_both_families() {
     // Bound before the other is let go, so that it is another port.
     rig.listener = TcpListener::bind("[::1]:0").await.unwrap();
     drop(peer);
+    heard_by_the_runtime().await;
     rig.send(2);
     assert!(rig.unsent().await.starts_with("127.0.0.1:"));
 }

@@ -57,6 +57,7 @@ async fn a_certificate_of_the_entrys_own_authority_is_trusted() {
     rig.send(2);
     rig.answered(&mut peer).await;
     drop(peer);
+    heard_by_the_runtime().await;
     rig.send(3);
     let mut peer = secured(&acceptor, rig.accept().await).await;
     rig.answered(&mut peer).await;
