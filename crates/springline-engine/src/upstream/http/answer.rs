@@ -80,6 +80,25 @@ impl From<End> for Ending {
     }
 }
 
+/// The answer to a request, if it is one message that is here already and whole: then nothing is left
+/// to be waited for. Nothing is taken of any other.
+pub(super) fn at_hand(exchange: &Exchange, purpose: Purpose, answer: &mut Answer) -> Option<Bytes> {
+    let is_plain = answer.status == StatusCode::OK
+        && purpose == Purpose::Request
+        && matches!(Media::of(&answer.fields), Media::Json | Media::Unnamed)
+        && !answer.fields.has("content-encoding");
+    let max = exchange.wire.limits.body_max;
+    is_plain.then(|| answer.body.at_hand(max)).flatten()
+}
+
+/// Reports such an answer, but for its last message.
+pub(super) fn report_at_hand(exchange: &Exchange, answer: Answer, body: Bytes) -> Ending {
+    // Before the message is told, so that whoever waits for it finds the connection.
+    answer.after.give_back(&exchange.wire, answer.body);
+    let what = || describe(answer.status, &answer.fields);
+    report_body(exchange, true, what, body)
+}
+
 /// Reads the answer to a POST and reports what it holds, but for its last message. Cancel safe:
 /// dropping it closes the connection.
 pub(super) async fn read_post(
@@ -88,9 +107,8 @@ pub(super) async fn read_post(
     stretches: bool,
     answer: Answer,
 ) -> Ending {
-    // What is rare is boxed: the future of a call is made and moved for each.
     if !answer.status.is_success() {
-        return End::Refused(Box::pin(refusal(exchange, answer)).await).into();
+        return End::Refused(refusal(exchange, answer).await).into();
     }
     if purpose == Purpose::Initialize
         && let Some(value) = answer.fields.first("mcp-session-id")
@@ -102,20 +120,18 @@ pub(super) async fn read_post(
     }
     let awaits = matches!(purpose, Purpose::Initialize | Purpose::Request);
     if matches!(answer.status.as_u16(), 202 | 204) {
-        return Box::pin(accepted(exchange, answer)).await.into();
+        return accepted(exchange, answer).await.into();
     }
     let end = match Media::of(&answer.fields) {
-        Media::EventStream if awaits => {
-            Box::pin(read_stream(exchange, answer, None, stretches)).await
-        }
+        Media::EventStream if awaits => read_stream(exchange, answer, None, stretches).await,
         Media::Json | Media::Unnamed => {
             return read_json(exchange, awaits, stretches, answer).await;
         }
-        Media::EventStream | Media::Other if !awaits => Box::pin(accepted(exchange, answer)).await,
+        Media::EventStream | Media::Other if !awaits => accepted(exchange, answer).await,
         Media::Other if purpose == Purpose::Initialize => {
-            End::Refused(Box::pin(refusal(exchange, answer)).await)
+            End::Refused(refusal(exchange, answer).await)
         }
-        Media::EventStream | Media::Other => Box::pin(other_media(answer)).await,
+        Media::EventStream | Media::Other => other_media(answer).await,
     };
     end.into()
 }

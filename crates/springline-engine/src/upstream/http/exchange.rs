@@ -13,7 +13,7 @@ use springline_proto::json::Pieces;
 use springline_proto::message::Message;
 use springline_proto::upstream::{End, Input, Route, Stretch};
 
-use super::answer::{Ending, read_get, read_post};
+use super::answer::{Ending, at_hand, read_get, read_post, report_at_hand};
 use super::body::drain;
 use super::request::{Ask, request};
 use super::{DeleteOutcome, Instance, Post, Wire};
@@ -28,7 +28,10 @@ pub(super) struct Exchange {
 
 impl Exchange {
     /// Sends a message and reads its answer.
-    pub(super) async fn post(self, post: Post) {
+    ///
+    /// One is made for each call: so that it is small, what it is made of is held once, and whatever
+    /// is more than a short answer that comes in one piece is boxed.
+    pub(super) fn post(self, post: Post) -> impl Future<Output = ()> {
         let (purpose, stretches) = (post.purpose, post.stretches);
         let ask = Ask {
             method: Method::POST,
@@ -38,14 +41,19 @@ impl Exchange {
             repeatable: post.repeatable,
             alone: false,
         };
-        let sent = request(&self.wire, &self.instance, &ask).await;
-        // The answer may be a stream of hours; the message is not kept for it.
-        drop(ask);
-        let end = match sent {
-            Ok(answer) => read_post(&self, purpose, stretches, answer).await,
-            Err(end) => end.into(),
-        };
-        self.ended(end);
+        async move {
+            let sent = request(&self.wire, &self.instance, &ask).await;
+            // The answer may be a stream of hours; the message is not kept for it.
+            drop(ask);
+            let end = match sent {
+                Ok(mut answer) => match at_hand(&self, purpose, &mut answer) {
+                    Some(body) => report_at_hand(&self, answer, body),
+                    None => Box::pin(read_post(&self, purpose, stretches, answer)).await,
+                },
+                Err(end) => end.into(),
+            };
+            self.ended(end);
+        }
     }
 
     /// Opens an event stream by GET after `delay`, from an event id if there is one.

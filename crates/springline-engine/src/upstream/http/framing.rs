@@ -8,7 +8,7 @@ use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use http::{StatusCode, Version};
@@ -92,29 +92,32 @@ impl Connection {
 
     /// Sends a request, whose head is complete, and reads the head of its answer. An answer that
     /// comes before the request is out is taken. Not cancel safe: dropped, the connection is lost.
-    pub(super) async fn ask(
-        mut self,
-        mut head: Vec<u8>,
+    ///
+    /// No `async fn`, which would hold its arguments twice: an exchange is made for each call.
+    pub(super) fn ask(
+        self,
+        head: Vec<u8>,
         body: &Pieces,
-    ) -> Result<(Head, Body), AskError> {
-        let mut segments: Vec<&[u8]> = Vec::new();
-        if body.len() <= JOINED_MAX {
-            for segment in body {
-                head.extend_from_slice(segment);
-            }
-        } else {
-            segments.extend(body.iter().map(|segment| &segment[..]));
-        }
-        let mut out = Outflow::new(&head, &segments);
-        let (head, framing, keeps) = poll_fn(|cx| self.poll_ask(cx, &mut out)).await?;
-        // A server that answers a request that it has not read closes in the midst of it.
-        let keeps = keeps && out.is_done();
-        let body = Body {
-            connection: self,
-            framing,
-            keeps,
-        };
-        Ok((head, body))
+    ) -> impl Future<Output = Result<(Head, Body), AskError>> {
+        let mut out = Outflow::new(head, body);
+        let mut connection = Some(self);
+        poll_fn(move |cx| {
+            let Some(asking) = &mut connection else {
+                return Poll::Pending;
+            };
+            let (head, framing, keeps) = ready!(asking.poll_ask(cx, &mut out))?;
+            let Some(connection) = connection.take() else {
+                return Poll::Pending;
+            };
+            // A server that answers a request that it has not read closes in the midst of it.
+            let keeps = keeps && out.is_done();
+            let body = Body {
+                connection,
+                framing,
+                keeps,
+            };
+            Poll::Ready(Ok((head, body)))
+        })
     }
 
     fn poll_ask(
@@ -175,8 +178,10 @@ impl Connection {
 
 /// A request on its way out.
 struct Outflow<'a> {
-    head: &'a [u8],
-    segments: &'a [&'a [u8]],
+    /// With the body, if that is small.
+    head: Vec<u8>,
+    /// Otherwise.
+    body: Option<&'a Pieces>,
     total: usize,
     sent: usize,
     flushed: bool,
@@ -184,11 +189,18 @@ struct Outflow<'a> {
 }
 
 impl<'a> Outflow<'a> {
-    fn new(head: &'a [u8], segments: &'a [&'a [u8]]) -> Self {
-        let total = head.len() + segments.iter().map(|segment| segment.len()).sum::<usize>();
+    fn new(mut head: Vec<u8>, body: &'a Pieces) -> Self {
+        let is_joined = body.len() <= JOINED_MAX;
+        if is_joined {
+            for segment in body {
+                head.extend_from_slice(segment);
+            }
+        }
+        let body = (!is_joined).then_some(body);
+        let total = head.len() + body.map_or(0, Pieces::len);
         Self {
             head,
-            segments,
+            body,
             total,
             sent: 0,
             flushed: false,
@@ -227,13 +239,14 @@ impl<'a> Outflow<'a> {
 
     fn poll_write(&self, cx: &mut Context<'_>, channel: &mut Channel) -> Poll<io::Result<usize>> {
         let channel = Pin::new(channel);
-        if self.segments.is_empty() {
+        let Some(body) = self.body else {
             return channel.poll_write(cx, self.head.get(self.sent..).unwrap_or_default());
-        }
+        };
         let mut slices = [IoSlice::new(&[]); SLICES_MAX];
         let mut skip = self.sent;
         let mut filled = 0;
-        for segment in std::iter::once(&self.head).chain(self.segments) {
+        let segments = body.iter().map(|segment| &segment[..]);
+        for segment in std::iter::once(&self.head[..]).chain(segments) {
             let rest = segment.get(skip..).unwrap_or_default();
             skip = skip.saturating_sub(segment.len());
             if rest.is_empty() {
@@ -302,6 +315,19 @@ impl Body {
             Framing::Length(left) => Some(*left),
             Framing::Chunked(_) | Framing::Close => None,
         }
+    }
+
+    /// The whole body, if its length was said and all of it is here, and at most `max`.
+    pub(super) fn at_hand(&mut self, max: usize) -> Option<Bytes> {
+        let Framing::Length(left) = &mut self.framing else {
+            return None;
+        };
+        let len = usize::try_from(*left).ok()?;
+        if len > max || len > self.connection.buffer.len() {
+            return None;
+        }
+        *left = 0;
+        Some(self.connection.take(len as u64))
     }
 
     /// Reads what [`Self::left`] says, straight into one buffer.

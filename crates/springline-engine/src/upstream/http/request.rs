@@ -82,24 +82,46 @@ fn unsent(cause: impl Into<Box<str>>) -> End {
 /// Sends `ask` and follows redirects that stay at home, until there is an answer to judge. Cancel
 /// safe: dropping it closes the connection, whatever was sent.
 pub(super) async fn request(wire: &Wire, instance: &Instance, ask: &Ask) -> Result<Answer, End> {
-    let mut site = match &wire.site {
-        Ok(site) => Arc::clone(site),
+    let site = match &wire.site {
+        Ok(site) => site,
         Err(cause) => return Err(unsent(cause.clone())),
     };
+    let answer = attempt(wire, instance, ask, site).await?;
+    if is_redirect(&answer) {
+        // Boxed: it is rare, and large as a future.
+        return Box::pin(follow(wire, instance, ask, site, answer)).await;
+    }
+    Ok(answer)
+}
+
+fn is_redirect(answer: &Answer) -> bool {
+    matches!(answer.status.as_u16(), 301 | 302 | 303 | 307 | 308)
+}
+
+/// Goes on from an answer of `first` that is a redirect.
+async fn follow(
+    wire: &Wire,
+    instance: &Instance,
+    ask: &Ask,
+    first: &Site,
+    mut answer: Answer,
+) -> Result<Answer, End> {
+    let mut last = None;
     let mut hop = 0;
     loop {
-        let mut answer = attempt(wire, instance, ask, &site).await?;
-        if !matches!(answer.status.as_u16(), 301 | 302 | 303 | 307 | 308) {
-            return Ok(answer);
-        }
+        let site = last.as_ref().unwrap_or(first);
         match next_hop(&site.url, answer.status, &answer.fields, hop) {
             Ok(next) => {
-                if Box::pin(drain(&mut answer.body)).await {
+                if drain(&mut answer.body).await {
                     answer.after.give_back(wire, answer.body);
                 }
                 let (server, ca) = (Arc::clone(&wire.server), site.place.ca.clone());
-                let next = Site::of(next, server, ca, &wire.shared.proxies);
-                site = Arc::new(next.map_err(unsent)?);
+                let next = Site::of(next, server, ca, &wire.shared.proxies).map_err(unsent)?;
+                answer = attempt(wire, instance, ask, &next).await?;
+                if !is_redirect(&answer) {
+                    return Ok(answer);
+                }
+                last = Some(next);
                 hop += 1;
             }
             Err(text) => {
@@ -154,14 +176,15 @@ pub(super) fn place_of(url: &Url) -> String {
 async fn attempt(wire: &Wire, instance: &Instance, ask: &Ask, site: &Site) -> Result<Answer, End> {
     let place = &site.place;
     let credentials = Arc::clone(&wire.credentials.lock());
-    let mut pooled = (!ask.alone)
-        .then(|| wire.shared.pool.take(place, ask.repeatable))
-        .flatten();
-    let mut redialled = false;
+    let mut is_first = true;
     loop {
-        let connection = match pooled.take() {
-            Some(connection) => connection,
-            None => open(wire, site).await?,
+        let pool = &wire.shared.pool;
+        let may_share = is_first && !ask.alone;
+        let pooled = || pool.take(place, ask.repeatable);
+        let connection = if let Some(connection) = may_share.then(pooled).flatten() {
+            connection
+        } else {
+            open(wire, site).await?
         };
         let head = head(wire, instance, ask, site, &credentials).map_err(unsent)?;
         match connection.ask(head, &ask.body).await {
@@ -186,7 +209,7 @@ async fn attempt(wire: &Wire, instance: &Instance, ask: &Ask, site: &Site) -> Re
             }
             // The kernel took no byte of it, so one more connection is no repetition.
             Err(AskError::Unsent(error)) => {
-                if std::mem::replace(&mut redialled, true) {
+                if !std::mem::replace(&mut is_first, false) {
                     return Err(unsent(error.to_string()));
                 }
             }
