@@ -29,7 +29,7 @@ pub(super) enum AskError {
 
 /// One session. Dropping it ends the session, and with it whatever is pending.
 pub(super) struct Client {
-    session: Arc<SessionHandle>,
+    session: SessionHandle,
     next: u64,
 }
 

@@ -206,7 +206,7 @@ impl<G: Gate> Pipe<G> {
     }
 
     /// The session that the client names, else a new one.
-    fn session(&self, hello: &ClientHello) -> Result<(Arc<G::Session>, bool), OpenError> {
+    fn session(&self, hello: &ClientHello) -> Result<(G::Session, bool), OpenError> {
         let gate = self.server.gate();
         let named = hello.session.as_ref();
         let found =
@@ -222,7 +222,7 @@ impl<G: Gate> Pipe<G> {
     /// Gives the session's messages and acknowledgements to the client until the session ends.
     async fn give<W: AsyncWrite + Unpin>(
         &self,
-        session: &Arc<G::Session>,
+        session: &G::Session,
         parts: &mut <G::Session as Session>::Parts,
         out: &mut Outgoing<W>,
         owed: &Notify,
@@ -317,7 +317,7 @@ const ENDED: &[u8] = br#"{"reason":"session-ended"}"#;
 
 /// Takes the client's frames until it goes.
 async fn take<S: Session, R: AsyncRead + Unpin>(
-    session: &Arc<S>,
+    session: &S,
     connection: Connection,
     reader: &mut FrameReader<R>,
     owed: &Notify,

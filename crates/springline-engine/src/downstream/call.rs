@@ -171,7 +171,7 @@ impl<G: Gate, F: Fields> Call<'_, G, F> {
     }
 
     /// A new session, whatever session id the request may carry: some clients send a stale one.
-    fn open(&self, id: Option<&[u8]>) -> Result<Arc<G::Session>, Answer> {
+    fn open(&self, id: Option<&[u8]>) -> Result<G::Session, Answer> {
         let endpoint = self.endpoint.clone();
         let opened = self
             .desk
@@ -241,7 +241,7 @@ impl<G: Gate, F: Fields> Call<'_, G, F> {
     /// A revision that we know but that was not negotiated is let pass: it is supported, which is
     /// all that 2025-11-25 basic/transports asks for, and some clients send the one that they asked
     /// for instead of the one that they got.
-    fn session(&self, id: Option<&[u8]>) -> Result<Arc<G::Session>, Answer> {
+    fn session(&self, id: Option<&[u8]>) -> Result<G::Session, Answer> {
         if !self.fields.has(Field::Session) {
             let text = "the Mcp-Session-Id header is missing: send `initialize` first, then the id \
                         of its answer with every request";

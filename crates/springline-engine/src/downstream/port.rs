@@ -64,7 +64,7 @@ pub enum OpenError {
 
 /// Where sessions are opened and found.
 pub trait Gate: Send + Sync + 'static {
-    /// Its sessions.
+    /// What one of its sessions is reached by.
     type Session: Session;
 
     /// Opens a session; its `initialize` follows as its first message.
@@ -73,19 +73,14 @@ pub trait Gate: Send + Sync + 'static {
         principal: &Principal,
         endpoint: Endpoint,
         kind: Downstream,
-    ) -> Result<Arc<Self::Session>, OpenError>;
+    ) -> Result<Self::Session, OpenError>;
 
     /// Whether a session may be opened now, so that a refusal can come before an upgrade.
     fn admits(&self, endpoint: &Endpoint) -> Result<(), OpenError>;
 
     /// The session with this wire id, if it belongs to this principal and this endpoint and is
     /// spoken to by HTTP.
-    fn find(
-        &self,
-        id: &str,
-        principal: &Principal,
-        endpoint: &Endpoint,
-    ) -> Option<Arc<Self::Session>>;
+    fn find(&self, id: &str, principal: &Principal, endpoint: &Endpoint) -> Option<Self::Session>;
 
     /// The same for a session of the socket, whose client comes back to it. Another principal's is
     /// answered like an unknown one.
@@ -94,7 +89,7 @@ pub trait Gate: Send + Sync + 'static {
         id: &str,
         principal: &Principal,
         endpoint: &Endpoint,
-    ) -> Option<Arc<Self::Session>>;
+    ) -> Option<Self::Session>;
 
     /// The names of the configured servers, to tell a client that asked for another one.
     fn names(&self) -> Vec<String> {
@@ -102,8 +97,9 @@ pub trait Gate: Send + Sync + 'static {
     }
 }
 
-/// One session, as its client's connections see it. No method blocks.
-pub trait Session: Send + Sync + 'static {
+/// One session, as its client's connections see it. A clone is another way to the same one. No method
+/// blocks.
+pub trait Session: Clone + Send + Sync + 'static {
     /// The parts of an answer.
     type Parts: Parts;
 
@@ -112,16 +108,16 @@ pub trait Session: Send + Sync + 'static {
     /// The revision that was negotiated with the client, once it was.
     fn version(&self) -> Option<Version>;
     /// Takes the message of a POST.
-    fn post(self: &Arc<Self>, message: Message, accept: Accept) -> Self::Parts;
+    fn post(&self, message: Message, accept: Accept) -> Self::Parts;
     /// Opens the GET stream, after the cursor of `Last-Event-ID` if there is one.
-    fn listen(self: &Arc<Self>, cursor: Option<Box<str>>) -> Self::Parts;
+    fn listen(&self, cursor: Option<Box<str>>) -> Self::Parts;
     /// Attaches the pipe: each part is an event with one message.
-    fn pipe(self: &Arc<Self>) -> Self::Parts;
+    fn pipe(&self) -> Self::Parts;
     /// Takes one line of the pipe's client.
     fn line(&self, message: Result<Message, ParseError>);
     /// Attaches the socket, in place of an older connection: the first part is the welcome, each
     /// other one a frame.
-    fn attach(self: &Arc<Self>, comeback: Comeback) -> (Connection, Self::Parts);
+    fn attach(&self, comeback: Comeback) -> (Connection, Self::Parts);
     /// Takes a frame of the socket's client: its number, and the last one of ours that it has.
     fn frame(
         &self,

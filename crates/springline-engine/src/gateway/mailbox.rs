@@ -42,6 +42,8 @@ pub(crate) enum Put {
     Cut,
     /// The connection had ended before.
     Closed,
+    /// No connection waits for it.
+    Astray,
 }
 
 /// The machine's end and the connection's end of one answer.
@@ -87,14 +89,16 @@ impl Mailbox {
         if full { Put::Cut } else { Put::Taken }
     }
 
-    /// Nothing more comes.
-    pub(crate) fn close(&self) {
-        let waiting = {
+    /// Nothing more comes. Says whether that was so before: the machine holds nothing for this
+    /// connection.
+    pub(crate) fn close(&self) -> bool {
+        let (was_closed, waiting) = {
             let mut queue = self.queue.lock();
-            queue.closed = true;
-            queue.waiting.take()
+            let was_closed = std::mem::replace(&mut queue.closed, true);
+            (was_closed, queue.waiting.take())
         };
         wake(waiting);
+        was_closed
     }
 
     /// Wakes nobody until the next [`Self::poll_take`]: for the one who puts and takes in one go.
@@ -121,11 +125,6 @@ impl Mailbox {
     pub(crate) fn is_cut(&self) -> bool {
         self.queue.lock().cut
     }
-
-    /// Whether the last part was put: the machine holds nothing more for this connection.
-    pub(crate) fn is_complete(&self) -> bool {
-        self.queue.lock().closed
-    }
 }
 
 fn wake(waiting: Option<Waker>) {
@@ -134,7 +133,8 @@ fn wake(waiting: Option<Waker>) {
     }
 }
 
-fn ends(part: &Part) -> bool {
+/// Whether nothing comes after this part.
+pub(crate) fn ends(part: &Part) -> bool {
     match part {
         Part::Accepted | Part::Json(_) | Part::Refuse { .. } | Part::Cut | Part::End => true,
         Part::Open { .. }

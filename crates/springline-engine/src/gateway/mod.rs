@@ -18,6 +18,7 @@ mod inventory;
 mod keep;
 mod last_use;
 mod mailbox;
+mod part;
 mod reload;
 mod rest;
 mod resting;
@@ -43,10 +44,11 @@ use springline_proto::version::Version;
 
 pub use self::health::Unwritable;
 pub use self::inventory::{InstanceView, ServerView};
+pub use self::part::PartStream;
 pub use self::reload::Changes;
 pub use self::rest::{Rest, RestError};
 pub use self::resting::RestingView;
-pub use self::session::{PartStream, SessionHandle, SessionView};
+pub use self::session::{SessionHandle, SessionView};
 
 use self::claim::GLOBAL;
 use self::entry::{EntrySpec, LAST_WORDS_MAX, Limits, SHUT_DOWN_MAX};
@@ -132,7 +134,7 @@ impl Gateway {
         principal: &Principal,
         endpoint: Endpoint,
         kind: Downstream,
-    ) -> Result<Arc<SessionHandle>, OpenError> {
+    ) -> Result<SessionHandle, OpenError> {
         if self.shared.is_stopping() {
             return Err(OpenError::Stopping);
         }
@@ -180,7 +182,7 @@ impl Gateway {
         principal: &Principal,
         endpoint: &Endpoint,
         kind: Downstream,
-    ) -> Option<Arc<SessionHandle>> {
+    ) -> Option<SessionHandle> {
         let cell = self.shared.session_or(id, || {
             let stored = self.shared.rest.wake(id)?;
             self.shared.revive(id, self.shared.rest.digest(id), &stored)
@@ -337,16 +339,11 @@ impl Gate for Arc<Gateway> {
         principal: &Principal,
         endpoint: Endpoint,
         kind: Downstream,
-    ) -> Result<Arc<SessionHandle>, OpenError> {
+    ) -> Result<SessionHandle, OpenError> {
         Gateway::open(self, principal, endpoint, kind)
     }
 
-    fn find(
-        &self,
-        id: &str,
-        principal: &Principal,
-        endpoint: &Endpoint,
-    ) -> Option<Arc<SessionHandle>> {
+    fn find(&self, id: &str, principal: &Principal, endpoint: &Endpoint) -> Option<SessionHandle> {
         Gateway::find(self, id, principal, endpoint, Downstream::Http)
     }
 
@@ -359,7 +356,7 @@ impl Gate for Arc<Gateway> {
         id: &str,
         principal: &Principal,
         endpoint: &Endpoint,
-    ) -> Option<Arc<SessionHandle>> {
+    ) -> Option<SessionHandle> {
         Gateway::find(self, id, principal, endpoint, Downstream::Socket)
     }
 
@@ -379,15 +376,15 @@ impl GateSession for SessionHandle {
         SessionHandle::version(self)
     }
 
-    fn post(self: &Arc<Self>, message: Message, accept: Accept) -> PartStream {
+    fn post(&self, message: Message, accept: Accept) -> PartStream {
         SessionHandle::post(self, message, accept)
     }
 
-    fn listen(self: &Arc<Self>, cursor: Option<Box<str>>) -> PartStream {
+    fn listen(&self, cursor: Option<Box<str>>) -> PartStream {
         SessionHandle::listen(self, cursor)
     }
 
-    fn pipe(self: &Arc<Self>) -> PartStream {
+    fn pipe(&self) -> PartStream {
         SessionHandle::pipe(self)
     }
 
@@ -395,7 +392,7 @@ impl GateSession for SessionHandle {
         SessionHandle::line(self, message);
     }
 
-    fn attach(self: &Arc<Self>, comeback: Comeback) -> (Connection, PartStream) {
+    fn attach(&self, comeback: Comeback) -> (Connection, PartStream) {
         SessionHandle::attach(self, comeback)
     }
 

@@ -1,9 +1,7 @@
 //! Drives one session machine and carries its answers to the connections that wait for them.
 
-use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -24,51 +22,19 @@ use super::driver::{Driver, Machine as _};
 use super::global::GlobalCell;
 use super::home::Home;
 use super::last_use::LastUse;
-use super::mailbox::{Mailbox, Put};
+use super::mailbox::Put;
+use super::part::{PartStream, Routes, Source};
 use super::revive::WireId;
 use super::shared::{Owner, Shared};
 use super::stored::{SessionKind, session_value};
 use super::timer::Wake;
 use super::upstream::UpstreamCell;
 use crate::downstream::Principal;
-use crate::downstream::seat::{self, Busy};
-use crate::spawn::{Errand, Work};
+use crate::spawn::Errand;
 use crate::{clock, event};
 
-/// Where answers go: a few mailboxes; keeps no room when there is none. Held for a look-up or a
-/// change; never while anything else is called.
-#[derive(Default)]
-struct Routes(Vec<(Source, Arc<Mailbox>)>);
-
-impl Routes {
-    fn get(&self, source: Source) -> Option<Arc<Mailbox>> {
-        let found = self.0.iter().find(|(held, _)| *held == source);
-        found.map(|(_, mailbox)| Arc::clone(mailbox))
-    }
-
-    fn insert(&mut self, source: Source, mailbox: Arc<Mailbox>) {
-        if self.0.capacity() == 0 {
-            self.0.reserve_exact(1);
-        }
-        self.0.push((source, mailbox));
-    }
-
-    fn remove(&mut self, source: Source) {
-        self.0.retain(|(held, _)| *held != source);
-        if self.0.is_empty() {
-            self.0 = Vec::new();
-        }
-    }
-
-    /// The mailbox of a connection, if there is one.
-    fn any_connection(&self) -> Option<Arc<Mailbox>> {
-        let is_one = |source: &Source| matches!(source, Source::Connection(_));
-        let found = self.0.iter().find(|(source, _)| is_one(source));
-        found.map(|(_, mailbox)| Arc::clone(mailbox))
-    }
-}
-
-/// One session, and the only way to it.
+/// The way to one session.
+#[derive(Clone)]
 pub struct SessionHandle {
     cell: Arc<SessionCell>,
 }
@@ -89,7 +55,7 @@ pub(crate) struct SessionCell {
     pub(super) principal: Principal,
     pub(super) endpoint: Endpoint,
     driver: Driver<Session>,
-    routes: Mutex<Routes>,
+    pub(super) routes: Routes,
     /// Held for a look-up, or a change with what the upstream before hands over, so that nothing
     /// comes ahead of that; never while a machine is driven.
     pub(super) upstreams: Mutex<Map<Arc<str>, Way>>,
@@ -174,7 +140,7 @@ impl SessionCell {
             endpoint: own.endpoint,
             taken: AtomicU64::new(machine.taken()),
             driver: Driver::new(machine),
-            routes: Mutex::default(),
+            routes: Routes::default(),
             upstreams: Mutex::default(),
             leaving: Mutex::default(),
             parted: Mutex::default(),
@@ -294,32 +260,23 @@ impl SessionCell {
         }
     }
 
-    fn to_exchange(&self, exchange: ClientExchange, part: Part) {
-        let source = Source::Exchange(exchange);
-        let mailbox = self.routes.lock().get(source);
-        let Some(mailbox) = mailbox else { return };
-        let put = mailbox.put(part);
-        if mailbox.is_complete() {
-            self.routes.lock().remove(source);
-        }
-        self.tell_cut(put);
-        if put != Put::Taken {
+    pub(super) fn to_exchange(&self, exchange: ClientExchange, part: Part) {
+        if !self.put(Source::Exchange(exchange), part) {
             self.driver.leave(Input::ExchangeGone(exchange));
         }
     }
 
     fn to_stream(&self, connection: Connection, part: Part) {
-        let source = Source::Connection(connection);
-        let mailbox = self.routes.lock().get(source);
-        let Some(mailbox) = mailbox else { return };
-        let put = mailbox.put(part);
-        if mailbox.is_complete() {
-            self.routes.lock().remove(source);
-        }
-        self.tell_cut(put);
-        if put != Put::Taken {
+        if !self.put(Source::Connection(connection), part) {
             self.driver.leave(Input::StreamClosed(connection));
         }
+    }
+
+    /// False if the connection is gone, or ends here because nobody took its parts.
+    fn put(&self, source: Source, part: Part) -> bool {
+        let put = self.routes.put(source, part);
+        self.tell_cut(put);
+        matches!(put, Put::Taken | Put::Astray)
     }
 
     /// Tells the operator of a connection that was cut with this part.
@@ -347,16 +304,13 @@ impl SessionCell {
 
     /// One line on the pipe, beside what the machine says.
     fn say_line(&self, text: Bytes) {
-        let mailbox = self.routes.lock().any_connection();
-        if let Some(mailbox) = mailbox {
-            let part = Part::Event {
-                id: None,
-                retry: None,
-                data: text.into(),
-            };
-            // A pipe that cannot take it is noticed at the next part of the machine's.
-            self.tell_cut(mailbox.put(part));
-        }
+        let part = Part::Event {
+            id: None,
+            retry: None,
+            data: text.into(),
+        };
+        // A pipe that cannot take it is noticed at the next part of the machine's.
+        self.tell_cut(self.routes.put_pipe(part));
     }
 
     pub(super) fn to_upstream(&self, server: &Arc<str>, input: UpstreamInput, errand: &mut Errand) {
@@ -479,10 +433,7 @@ impl SessionCell {
 
     /// The machine is done: connections end, and the gateway forgets the session.
     fn forget(&self) {
-        let routes = std::mem::take(&mut *self.routes.lock());
-        for (_, mailbox) in routes.0 {
-            mailbox.close();
-        }
+        self.routes.close();
         self.is_over.store(true, Ordering::Release);
         self.shared.backlog.note(self.key, &self.this, 0);
         // First: without a way no other upstream begins to leave.
@@ -576,8 +527,8 @@ impl Wake for SessionCell {
 }
 
 impl SessionHandle {
-    pub(super) fn new(cell: Arc<SessionCell>) -> Arc<Self> {
-        Arc::new(Self { cell })
+    pub(super) fn new(cell: Arc<SessionCell>) -> Self {
+        Self { cell }
     }
 
     /// The session's id on the wire: 32 hex digits from the system's random source. A secret.
@@ -591,7 +542,7 @@ impl SessionHandle {
     }
 
     /// Takes the message of a POST. The parts of its answer come from the stream.
-    pub fn post(self: &Arc<Self>, message: Message, accept: Accept) -> PartStream {
+    pub fn post(&self, message: Message, accept: Accept) -> PartStream {
         let exchange = ClientExchange(self.cell.ordinal());
         let mut stream = self.stream(Source::Exchange(exchange));
         if let Some(refusal) = self.cell.refusal(&message) {
@@ -605,19 +556,19 @@ impl SessionHandle {
             message,
         };
         self.cell.input_with(input, &mut errand);
-        stream.work = errand.into_work();
+        stream.take_along(errand.into_work());
         stream
     }
 
     /// Opens the GET stream, perhaps from a cursor.
-    pub fn listen(self: &Arc<Self>, cursor: Option<Box<str>>) -> PartStream {
+    pub fn listen(&self, cursor: Option<Box<str>>) -> PartStream {
         let (connection, stream) = self.connection();
         self.cell.input(Input::StreamOpened { connection, cursor });
         stream
     }
 
     /// Attaches the socket of `connect`, in place of an older connection.
-    pub fn attach(self: &Arc<Self>, comeback: Comeback) -> (Connection, PartStream) {
+    pub fn attach(&self, comeback: Comeback) -> (Connection, PartStream) {
         let (connection, stream) = self.connection();
         self.cell.input(Input::Attached {
             connection,
@@ -632,16 +583,7 @@ impl SessionHandle {
     }
 
     fn stream(&self, source: Source) -> PartStream {
-        let mailbox = Mailbox::new();
-        let held = Arc::clone(&mailbox);
-        self.cell.routes.lock().insert(source, held);
-        PartStream {
-            cell: Arc::clone(&self.cell),
-            mailbox,
-            source,
-            work: None,
-            _busy: seat::busy(),
-        }
+        PartStream::new(Arc::clone(&self.cell), source)
     }
 
     /// Takes one frame of the socket.
@@ -676,7 +618,7 @@ impl SessionHandle {
     }
 
     /// Attaches the pipe of `bridge`.
-    pub fn pipe(self: &Arc<Self>) -> PartStream {
+    pub fn pipe(&self) -> PartStream {
         self.listen(None)
     }
 
@@ -706,66 +648,5 @@ impl SessionHandle {
     /// Ends the session and what it has upstream.
     pub fn close(&self) {
         self.cell.input(Input::Close);
-    }
-}
-
-/// Which connection of the session this is.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Source {
-    Exchange(ClientExchange),
-    Connection(Connection),
-}
-
-/// The parts of one answer. Dropping it tells the session that the connection is gone.
-pub struct PartStream {
-    cell: Arc<SessionCell>,
-    mailbox: Arc<Mailbox>,
-    source: Source,
-    /// The exchange with the server, until the first part is there: what comes after it must not
-    /// wait for a client that reads slowly.
-    work: Option<Work>,
-    /// While it lives, its connection gives way to no other.
-    _busy: Busy,
-}
-
-impl PartStream {
-    /// The next part; `None` after the last. Cancel safe.
-    pub async fn next(&mut self) -> Option<Part> {
-        poll_fn(|cx| self.poll_next(cx)).await
-    }
-
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Part>> {
-        if let Some(work) = &mut self.work {
-            self.mailbox.unwatch();
-            if work.poll(cx) {
-                self.work = None;
-            }
-        }
-        let part = self.mailbox.poll_take(cx);
-        if part.is_ready() {
-            // Unfinished, it goes on by itself.
-            self.work = None;
-        }
-        part
-    }
-
-    /// Whether it ended early, because nobody took its parts.
-    pub fn is_cut(&self) -> bool {
-        self.mailbox.is_cut()
-    }
-}
-
-impl Drop for PartStream {
-    fn drop(&mut self) {
-        let complete = self.mailbox.is_complete();
-        self.mailbox.close();
-        self.cell.routes.lock().remove(self.source);
-        if complete {
-            return;
-        }
-        self.cell.input(match self.source {
-            Source::Exchange(exchange) => Input::ExchangeGone(exchange),
-            Source::Connection(connection) => Input::StreamClosed(connection),
-        });
     }
 }

@@ -184,7 +184,9 @@ impl Session {
         pending.passing.leave_all();
         self.resumed.insert(connection, number);
         if let Outlet::Stream(_, Some(older)) = before {
-            self.forget_reader(older);
+            if let Reader::Get(older) = older {
+                self.resumed.remove(&older);
+            }
             // In the midst of a large event its end would be no end.
             let ends = if passing.leave(older) {
                 Part::Cut

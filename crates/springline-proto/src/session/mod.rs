@@ -22,6 +22,7 @@ mod request;
 mod route;
 mod socket;
 mod stream;
+mod table;
 mod unnoted;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -33,10 +34,10 @@ use self::all::All;
 use self::ask::Ask;
 use self::attach::Faults;
 use self::client::{Announced, Client};
-use self::request::Pending;
 use self::socket::Frames;
 use self::stream::Holding;
-use crate::call::{CallKey, ClientExchange, Connection, Moment, SessionKey};
+use self::table::Table;
+use crate::call::{CallKey, Connection, Moment, SessionKey};
 use crate::error::{Fault, FaultKind};
 use crate::map::Map;
 use crate::names;
@@ -117,14 +118,8 @@ pub struct Session {
     before: Seldom<Before>,
     /// Answers of ours on streams, for when they are held no longer.
     faults: Seldom<Faults>,
-    /// Accepted and not answered, by our number.
-    pending: Map<u64, Pending>,
-    /// The same, by the client's raw id.
-    ids: Map<Bytes, u64>,
-    /// The same, by the POST that waits for the answer.
-    exchanges: Map<ClientExchange, u64>,
-    /// POSTs that become streams if no answer comes in time.
-    undecided: Map<(Moment, u64), ()>,
+    /// Accepted and not answered.
+    pending: Table,
     /// The standalone GET stream, the pipe, or the socket.
     main: Option<Connection>,
     /// GET streams that resumed the answer to a pending request.
@@ -219,10 +214,7 @@ impl Session {
             handshake: Handshake::default(),
             before: Seldom::default(),
             faults: Seldom::default(),
-            pending: Map::new(),
-            ids: Map::new(),
-            exchanges: Map::new(),
-            undecided: Map::new(),
+            pending: Table::default(),
             main: None,
             resumed: Map::new(),
             held: Seldom::default(),
@@ -317,7 +309,7 @@ impl Session {
         if self.phase == Phase::Closed {
             return None;
         }
-        let undecided = self.undecided.first().map(|((at, _), ())| *at);
+        let undecided = self.pending.next_undecided().map(|(at, _)| at);
         let asks = self.asks.values().map(Ask::deadline).min();
         let log = self.redelivery.next_expiry(&self.settings);
         let all = self.all.as_ref().and_then(|all| all.deadline());
@@ -361,7 +353,7 @@ impl Session {
 
     /// Whether the client has its GET stream or its pipe open, or waits for an answer.
     pub fn attached(&self) -> bool {
-        self.main.is_some() || !self.resumed.is_empty() || !self.exchanges.is_empty()
+        self.main.is_some() || !self.resumed.is_empty() || self.pending.has_exchange()
     }
 
     /// Whether the client ever asked for anything but its handshake. One that came back after a
@@ -377,8 +369,7 @@ impl Session {
 
     /// Does what is due. Runs after every input, so that a late timer changes nothing.
     fn on_time(&mut self, now: Moment) {
-        while let Some(((at, number), ())) = self.undecided.first() {
-            let (at, number) = (*at, *number);
+        while let Some((at, number)) = self.pending.next_undecided() {
             if at > now {
                 break;
             }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::client::Level;
-use super::request::Pending;
+use super::table::Pending;
 use super::{Endpoint, Session};
 use crate::aggregate;
 use crate::call::Moment;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::Session;
 use super::port::{Downstream, Endpoint, Mark, Part};
-use super::request::Pending;
 use super::stream::{Outlet, Reader};
+use super::table::Pending;
 use crate::call::Moment;
 use crate::error::{Fault, FaultKind};
 use crate::json::Pieces;
@@ -101,11 +101,11 @@ impl Session {
     }
 
     fn begin_passing(&mut self, number: u64, len: Option<u64>) {
-        // From here on it stays what it is.
-        self.set_undecided(number, None);
         let Some(pending) = self.pending.get_mut(&number) else {
             return;
         };
+        // From here on it stays what it is.
+        pending.decide_at = None;
         let id_len = pending.id.len() as u64;
         let (reader, part) = match pending.outlet {
             Outlet::Post(exchange, _) => {

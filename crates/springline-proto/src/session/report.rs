@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::Session;
 use super::port::{Endpoint, Known, Output};
-use super::request::Effect;
+use super::table::Effect;
 use crate::aggregate;
 use crate::call::{CallKey, Moment};
 use crate::error::Fault;

@@ -10,7 +10,8 @@ use bytes::Bytes;
 use super::client::Level;
 use super::passing::Passing;
 use super::port::{Accept, Downstream, Endpoint, Mark};
-use super::stream::Outlet;
+use super::stream::{Outlet, Reader};
+use super::table::{Effect, Pending};
 use super::{Phase, Session};
 use crate::call::{ClientExchange, Moment};
 use crate::error::{Fault, FaultKind, error_response, plain_error};
@@ -19,34 +20,6 @@ use crate::message::{Kind, Message, ParseError};
 use crate::method::{ListKind, Method};
 use crate::settings::{SUBSCRIPTION_BYTES_MAX, SUBSCRIPTIONS_MAX};
 use crate::upstream;
-
-/// A request that was accepted and is not answered.
-pub(super) struct Pending {
-    /// The client's id, raw: type and text as sent.
-    pub(super) id: Bytes,
-    pub(super) method: Method,
-    /// The server that was asked; none while the session itself gathers the answer.
-    pub(super) server: Option<Arc<str>>,
-    pub(super) outlet: Outlet,
-    /// Whether its answer passes, and to whom.
-    pub(super) passing: Passing,
-    /// When the answer becomes a stream.
-    pub(super) decide_at: Option<Moment>,
-    pub(super) effect: Effect,
-}
-
-/// What a success changes in the session.
-pub(super) enum Effect {
-    None,
-    /// The client set its log level.
-    Level(Level),
-    /// The client subscribed to this URI; noted when it asked, so that no update is missed.
-    Subscribed(Box<str>),
-    /// The client took a subscription back.
-    Unsubscribed(Box<str>),
-    /// A whole list passed by.
-    Listed(ListKind),
-}
 
 impl Session {
     pub(super) fn on_message(
@@ -72,7 +45,8 @@ impl Session {
     /// A line that is no message. An error under the id of a pending request would be taken for
     /// its answer, so there it goes without.
     pub(super) fn on_malformed(&mut self, _now: Moment, error: &ParseError) {
-        let id = error.id.as_ref().filter(|id| !self.ids.contains_key(*id));
+        let id = error.id.as_ref();
+        let id = id.filter(|id| self.pending.by_id(id).is_none());
         let body = plain_error(error.code(), &error.to_string());
         self.say(None, error_response(id.map(Bytes::as_ref), &body));
     }
@@ -87,7 +61,7 @@ impl Session {
         let Some(id) = message.id() else {
             return;
         };
-        if self.ids.contains_key(&id) {
+        if self.pending.by_id(&id).is_some() {
             self.refuse_duplicate(exchange, &id);
             return;
         }
@@ -158,45 +132,30 @@ impl Session {
             },
             None => Outlet::Pipe,
         };
-        self.ids.insert(id.clone(), number);
-        if let Some(exchange) = exchange {
-            self.exchanges.insert(exchange, number);
-        }
-        let effect = Effect::None;
+        // The answer to `initialize` never carries an event id.
+        let may_stream = exchange.is_some() && accept == Accept::Both && is_call;
         let pending = Pending {
             id,
+            holds_id: true,
             method,
             server: None,
             outlet,
             passing: Passing::No,
-            decide_at: None,
-            effect,
+            decide_at: may_stream.then(|| now.after(self.settings.stream_after)),
+            effect: Effect::None,
         };
         self.pending.insert(number, pending);
         if is_call {
             self.mark(number, Mark::Accepted { frame });
-        }
-        // The answer to `initialize` never carries an event id.
-        if exchange.is_some() && accept == Accept::Both && is_call {
-            self.set_undecided(number, Some(now.after(self.settings.stream_after)));
         }
         number
     }
 
     /// Takes a request out of the table; whoever calls this gives the answer.
     pub(super) fn settle(&mut self, number: u64) -> Option<Pending> {
-        self.set_undecided(number, None);
         let pending = self.pending.remove(&number)?;
-        // One that nobody waits for any more may have left its id to another.
-        if self.ids.get(&pending.id) == Some(&number) {
-            self.ids.remove(&pending.id);
-        }
-        match &pending.outlet {
-            Outlet::Post(exchange, _) => {
-                self.exchanges.remove(exchange);
-            }
-            Outlet::Stream(_, Some(reader)) => self.forget_reader(*reader),
-            Outlet::Stream(_, None) | Outlet::Pipe | Outlet::Socket { .. } | Outlet::Gone => {}
+        if let Outlet::Stream(_, Some(Reader::Get(connection))) = pending.outlet {
+            self.resumed.remove(&connection);
         }
         // What goes on a stream or the socket is marked with its answer.
         let is_kept = matches!(pending.outlet, Outlet::Stream(..) | Outlet::Socket { .. });
@@ -335,7 +294,7 @@ impl Session {
     fn on_cancelled(&mut self, now: Moment, message: Message) {
         let number = message
             .param("requestId")
-            .and_then(|id| self.ids.get(&id).copied());
+            .and_then(|id| self.pending.by_id(&id));
         let Some(number) = number else {
             return;
         };

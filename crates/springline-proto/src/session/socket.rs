@@ -205,9 +205,7 @@ impl Session {
             } else {
                 None
             };
-            if self.ids.get(&pending.id) == Some(&number) {
-                self.ids.remove(&pending.id);
-            }
+            pending.holds_id = false;
             self.settle_calls(call);
         }
     }

@@ -78,13 +78,11 @@ impl Session {
     /// The connection of a POST broke. The call goes on (2025-11-25 basic/transports: a disconnect
     /// is not a cancellation).
     pub(super) fn on_exchange_gone(&mut self, now: Moment, exchange: ClientExchange) {
-        let Some(number) = self.exchanges.remove(&exchange) else {
+        let number = self.pending.by_exchange(exchange);
+        let Some(pending) = number.and_then(|number| self.pending.get_mut(&number)) else {
             return;
         };
-        self.set_undecided(number, None);
-        let Some(pending) = self.pending.get_mut(&number) else {
-            return;
-        };
+        pending.decide_at = None;
         pending.passing.leave(Reader::Post(exchange));
         pending.outlet = match pending.outlet {
             Outlet::Stream(stream, _) if self.redelivery.has_cursor(stream) => {
@@ -189,10 +187,10 @@ impl Session {
 
     /// Turns the answer to a POST into a stream.
     pub(super) fn begin_stream(&mut self, number: u64) {
-        self.set_undecided(number, None);
         let Some(pending) = self.pending.get_mut(&number) else {
             return;
         };
+        pending.decide_at = None;
         let Outlet::Post(exchange, Accept::Both) = pending.outlet else {
             return;
         };
@@ -301,19 +299,6 @@ impl Session {
         }
     }
 
-    /// Sets or clears the moment at which a POST becomes a stream.
-    pub(super) fn set_undecided(&mut self, number: u64, at: Option<Moment>) {
-        let Some(pending) = self.pending.get_mut(&number) else {
-            return;
-        };
-        if let Some(old) = std::mem::replace(&mut pending.decide_at, at) {
-            self.undecided.remove(&(old, number));
-        }
-        if let Some(at) = at {
-            self.undecided.insert((at, number), ());
-        }
-    }
-
     pub(super) fn mark(&mut self, number: u64, mark: Mark) {
         self.out.push_back(Output::Mark { number, mark });
     }
@@ -397,13 +382,6 @@ impl Session {
                 reason: "no stream was open",
             }));
         }
-    }
-
-    pub(super) fn forget_reader(&mut self, reader: Reader) {
-        match reader {
-            Reader::Post(exchange) => self.exchanges.remove(&exchange),
-            Reader::Get(connection) => self.resumed.remove(&connection),
-        };
     }
 
     pub(super) fn has_priming_event(&self) -> bool {

@@ -22,7 +22,10 @@ use crate::stdio::Deaf;
 use crate::stdio::client::Client;
 
 /// A gate with one session that hears lines and says what the test wants.
-struct Script(Arc<One>);
+struct Script(OneHandle);
+
+#[derive(Clone)]
+struct OneHandle(Arc<One>);
 
 struct One {
     heard: mpsc::Sender<String>,
@@ -31,17 +34,17 @@ struct One {
 }
 
 impl Gate for Script {
-    type Session = One;
+    type Session = OneHandle;
 
     fn open(
         &self,
         _principal: &Principal,
         endpoint: Endpoint,
         kind: Downstream,
-    ) -> Result<Arc<One>, OpenError> {
+    ) -> Result<OneHandle, OpenError> {
         assert_eq!(kind, Downstream::Pipe);
         match endpoint {
-            Endpoint::One(_) => Ok(Arc::clone(&self.0)),
+            Endpoint::One(_) => Ok(self.0.clone()),
             Endpoint::All => Err(OpenError::Stopping),
         }
     }
@@ -50,16 +53,16 @@ impl Gate for Script {
         Ok(())
     }
 
-    fn find(&self, _: &str, _: &Principal, _: &Endpoint) -> Option<Arc<One>> {
+    fn find(&self, _: &str, _: &Principal, _: &Endpoint) -> Option<OneHandle> {
         None
     }
 
-    fn take_up(&self, _: &str, _: &Principal, _: &Endpoint) -> Option<Arc<One>> {
+    fn take_up(&self, _: &str, _: &Principal, _: &Endpoint) -> Option<OneHandle> {
         None
     }
 }
 
-impl Session for One {
+impl Session for OneHandle {
     type Parts = Said;
 
     fn id(&self) -> &'static str {
@@ -70,16 +73,16 @@ impl Session for One {
         None
     }
 
-    fn post(self: &Arc<Self>, _: Message, _: Accept) -> Said {
+    fn post(&self, _: Message, _: Accept) -> Said {
         unreachable!("a pipe has no posts")
     }
 
-    fn listen(self: &Arc<Self>, _: Option<Box<str>>) -> Said {
+    fn listen(&self, _: Option<Box<str>>) -> Said {
         unreachable!("a pipe has no streams")
     }
 
-    fn pipe(self: &Arc<Self>) -> Said {
-        Said(self.says.lock().take().unwrap())
+    fn pipe(&self) -> Said {
+        Said(self.0.says.lock().take().unwrap())
     }
 
     fn line(&self, message: Result<Message, ParseError>) {
@@ -87,10 +90,10 @@ impl Session for One {
             Ok(message) => message.method().unwrap_or_default().into_owned(),
             Err(error) => error.code().to_string(),
         };
-        self.heard.try_send(text).unwrap();
+        self.0.heard.try_send(text).unwrap();
     }
 
-    fn attach(self: &Arc<Self>, _: Comeback) -> (Connection, Said) {
+    fn attach(&self, _: Comeback) -> (Connection, Said) {
         unreachable!("a pipe has no frames")
     }
 
@@ -107,7 +110,7 @@ impl Session for One {
     }
 
     fn close(&self) {
-        self.is_closed.send_replace(true);
+        self.0.is_closed.send_replace(true);
     }
 }
 
@@ -136,7 +139,7 @@ fn scene(endpoint: Endpoint) -> Scene {
         says: Mutex::new(Some(said)),
         is_closed: watch::Sender::new(false),
     });
-    let gate = Script(Arc::clone(&one));
+    let gate = Script(OneHandle(Arc::clone(&one)));
     let task = tokio::spawn(async move { carry(&gate, endpoint, &mut front, After::End).await });
     Scene {
         client,

@@ -56,7 +56,7 @@ impl Script {
 }
 
 impl Gate for Script {
-    type Session = ScriptSession;
+    type Session = Arc<ScriptSession>;
 
     fn open(
         &self,
@@ -210,7 +210,7 @@ impl ScriptSession {
     }
 }
 
-impl Session for ScriptSession {
+impl Session for Arc<ScriptSession> {
     type Parts = ScriptParts;
 
     fn id(&self) -> &str {
@@ -221,7 +221,7 @@ impl Session for ScriptSession {
         *self.version.lock()
     }
 
-    fn post(self: &Arc<Self>, message: Message, accept: Accept) -> ScriptParts {
+    fn post(&self, message: Message, accept: Accept) -> ScriptParts {
         let (parts, holds) = self.script(&message, accept);
         ScriptParts {
             parts: parts.into(),
@@ -233,7 +233,7 @@ impl Session for ScriptSession {
         }
     }
 
-    fn listen(self: &Arc<Self>, cursor: Option<Box<str>>) -> ScriptParts {
+    fn listen(&self, cursor: Option<Box<str>>) -> ScriptParts {
         self.heard.lock().push(format!("listen {cursor:?}"));
         let first = match cursor.as_deref() {
             Some("forged") => {
@@ -255,7 +255,7 @@ impl Session for ScriptSession {
         }
     }
 
-    fn pipe(self: &Arc<Self>) -> ScriptParts {
+    fn pipe(&self) -> ScriptParts {
         let more = self.stream.lock().take();
         ScriptParts {
             parts: [].into(),
@@ -288,7 +288,7 @@ impl Session for ScriptSession {
         self.to_stream.try_send(part).unwrap();
     }
 
-    fn attach(self: &Arc<Self>, comeback: Comeback) -> (Connection, ScriptParts) {
+    fn attach(&self, comeback: Comeback) -> (Connection, ScriptParts) {
         self.heard.lock().push(format!("attach {comeback:?}"));
         let mut parts = self.pipe();
         let taken = *self.taken.lock();
