@@ -180,23 +180,26 @@ fn give_way(taken: &mut BTreeMap<u64, Arc<Seat>>) -> bool {
 }
 
 impl Taken {
-    /// Serves the connection until it ends or gives way. Boxed: the future of a connection is large.
-    pub(crate) async fn hold(self, connection: impl Future<Output = ()>) {
+    /// Serves the connection until it ends or gives way. Boxed at once, and no `async fn`: the future
+    /// of a connection is large, and would have its room a second time.
+    pub(crate) fn hold(self, connection: impl Future<Output = ()>) -> impl Future<Output = ()> {
         let mut connection = Box::pin(SEAT.scope(Arc::clone(&self.seat), connection));
-        loop {
-            let told = pin!(self.seat.gives_way.notified());
-            let is_told = || self.seat.is_told.load(Ordering::Acquire);
-            if unless(connection.as_mut(), told, is_told).await.is_some() {
-                return;
+        async move {
+            loop {
+                let told = pin!(self.seat.gives_way.notified());
+                let is_told = || self.seat.is_told.load(Ordering::Acquire);
+                if unless(connection.as_mut(), told, is_told).await.is_some() {
+                    return;
+                }
+                // A request may have come in this very moment: then there is one more than there may be.
+                if self.seat.is_idle() {
+                    return;
+                }
+                let mut taken = self.seats.taken.lock();
+                // Nobody tells it again before it is back.
+                self.seat.is_told.store(false, Ordering::Release);
+                taken.insert(self.seat.ordinal, Arc::clone(&self.seat));
             }
-            // A request may have come in this very moment: then there is one more than there may be.
-            if self.seat.is_idle() {
-                return;
-            }
-            let mut taken = self.seats.taken.lock();
-            // Nobody tells it again before it is back.
-            self.seat.is_told.store(false, Ordering::Release);
-            taken.insert(self.seat.ordinal, Arc::clone(&self.seat));
         }
     }
 }

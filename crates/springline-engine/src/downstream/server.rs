@@ -292,7 +292,8 @@ impl<G: Gate> HttpServer<G> {
             unless(served, ended, || self.is_cutting()).await.flatten()
         };
         if let Some(left) = other {
-            self.converse_freely(left, arrival, &settings, cut).await;
+            // Boxed: most connections never come here.
+            Box::pin(self.converse_freely(left, arrival, &settings, cut)).await;
         }
     }
 

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use springline_proto::json::Skim;
-use springline_proto::session::{Accept, Endpoint};
+use springline_proto::session::{Accept, Endpoint, Part};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -149,34 +149,49 @@ where
 
     /// Serves plain requests until the connection ends, or something else comes: then the connection
     /// is returned. Dropped, it cuts the connection.
-    pub(crate) async fn serve(
+    ///
+    /// What is rare is boxed: a gateway holds one of these for each connection.
+    #[expect(clippy::manual_async_fn, reason = "it would hold its arguments twice")]
+    pub(crate) fn serve(
         mut self,
         mut latest: watch::Receiver<Arc<HttpSettings>>,
-    ) -> Option<Left<S>> {
-        let mut settings = Arc::clone(&latest.borrow_and_update());
-        let patience = settings.idle_patience;
-        let mut stopping = self.desk.stopping.clone();
-        let until = clock::now() + patience;
-        let mut idle = Idle {
-            stopped: pin!(raised(&mut stopping)),
-            timer: pin!(sleep_until(until)),
-            until,
-            is_watched: false,
-        };
-        // Bytes of the next head that were looked at.
-        let mut seen = 0;
-        loop {
-            if head::may_end(&self.inflow.input, seen) {
-                let bytes = std::mem::take(&mut self.inflow.input);
-                let look = head::look(&bytes);
-                match &look {
-                    Look::Plain(head) => {
-                        if latest.has_changed().unwrap_or(false) {
-                            settings = Arc::clone(&latest.borrow_and_update());
-                            self.host = Box::default();
+    ) -> impl Future<Output = Option<Left<S>>> {
+        async move {
+            let mut settings = Arc::clone(&latest.borrow_and_update());
+            let patience = settings.idle_patience;
+            let mut stopping = self.desk.stopping.clone();
+            let until = clock::now() + patience;
+            let mut idle = Idle {
+                stopped: pin!(raised(&mut stopping)),
+                timer: pin!(sleep_until(until)),
+                until,
+                is_watched: false,
+            };
+            // Bytes of the next head that were looked at.
+            let mut seen = 0;
+            loop {
+                if head::may_end(&self.inflow.input, seen) {
+                    let bytes = std::mem::take(&mut self.inflow.input);
+                    let turn = match head::look(&bytes) {
+                        Look::Plain(head) => {
+                            if latest.has_changed().unwrap_or(false) {
+                                settings = Arc::clone(&latest.borrow_and_update());
+                                self.host = Box::default();
+                            }
+                            lane::stay_awake();
+                            Some(self.hear(&head, &bytes, &settings).await)
                         }
-                        lane::stay_awake();
-                        let turn = self.hear(head, &bytes, &settings).await;
+                        Look::Partial => None,
+                        Look::Other => {
+                            let until = match seen {
+                                0 => clock::now() + settings.head_patience,
+                                _ => idle.until,
+                            };
+                            let stream = Rewound::new(self.inflow.stream, bytes);
+                            return Some(Left { stream, until });
+                        }
+                    };
+                    if let Some(turn) = turn {
                         stock::give(bytes);
                         if !self.answer(turn).await {
                             return None;
@@ -186,29 +201,20 @@ where
                         seen = 0;
                         continue;
                     }
-                    Look::Partial => {}
-                    Look::Other => {
-                        let until = match seen {
-                            0 => clock::now() + settings.head_patience,
-                            _ => idle.until,
-                        };
-                        let stream = Rewound::new(self.inflow.stream, bytes);
-                        return Some(Left { stream, until });
+                    if seen == 0 {
+                        idle.begin_head(settings.head_patience);
                     }
+                    seen = bytes.len();
+                    self.inflow.input = bytes;
                 }
-                if seen == 0 {
-                    idle.begin_head(settings.head_patience);
+                match self.fill(&mut idle, seen > 0).await {
+                    Filled::More => {}
+                    Filled::Late if seen > 0 => {
+                        Box::pin(self.refuse_late()).await;
+                        return None;
+                    }
+                    Filled::Late | Filled::Ended => return None,
                 }
-                seen = bytes.len();
-                self.inflow.input = bytes;
-            }
-            match self.fill(&mut idle, seen > 0).await {
-                Filled::More => {}
-                Filled::Late if seen > 0 => {
-                    self.refuse_late().await;
-                    return None;
-                }
-                Filled::Late | Filled::Ended => return None,
             }
         }
     }
@@ -275,7 +281,7 @@ where
             match judged {
                 Ok((call, accept)) => {
                     let rest = Rest::new(&mut self.inflow, &mut left);
-                    let body = call.read(rest).await;
+                    let body = Box::pin(call.read(rest)).await;
                     body.and_then(|body| call.take(body, accept))
                 }
                 Err(answer) => Err(answer),
@@ -330,51 +336,55 @@ where
     }
 
     /// Answers a request. Says whether another one may follow.
-    async fn answer(&mut self, turn: Turn<PartsOf<G>>) -> bool {
-        let mut answer = match turn.heard {
-            Ok(posted) => match self.wait(posted).await {
-                Some(answer) => answer,
-                None => return false,
-            },
-            Err(answer) => answer,
-        };
-        if let Some(origin) = &turn.origin {
-            route::add_cors(&mut answer, origin);
+    #[expect(clippy::manual_async_fn, reason = "it would hold its arguments twice")]
+    fn answer(&mut self, mut turn: Turn<PartsOf<G>>) -> impl Future<Output = bool> {
+        async move {
+            let first = match &mut turn.heard {
+                Ok(posted) => match self.wait(posted).await {
+                    Some(first) => first,
+                    None => return false,
+                },
+                Err(_) => None,
+            };
+            let mut answer = match turn.heard {
+                Ok(posted) => posted.answer(first),
+                Err(answer) => answer,
+            };
+            if let Some(origin) = &turn.origin {
+                route::add_cors(&mut answer, origin);
+            }
+            let closes = answer.closes() || turn.closes || turn.left > 0 || self.is_stopping();
+            let framed = self.outflow.begin(answer, closes);
+            if let Err(error) = self.send(framed).await {
+                tracing::debug!(%error, "an answer did not get out");
+                return false;
+            }
+            if closes || self.is_stopping() {
+                Box::pin(self.end(turn.left)).await;
+                return false;
+            }
+            true
         }
-        let closes = answer.closes() || turn.closes || turn.left > 0 || self.is_stopping();
-        let framed = self.outflow.begin(answer, closes);
-        if let Err(error) = self.send(framed).await {
-            tracing::debug!(%error, "an answer did not get out");
-            return false;
-        }
-        if closes || self.is_stopping() {
-            self.end(turn.left).await;
-            return false;
-        }
-        true
     }
 
-    /// Waits for what answers a message; nothing if the client goes before.
-    async fn wait(&mut self, mut posted: Posted<PartsOf<G>>) -> Option<Answer> {
-        let first = {
-            let mut first = pin!(posted.first());
-            poll_fn(|cx| {
-                // An answer that is there goes out also to a client that sends no more.
-                match first.as_mut().poll(cx) {
-                    Poll::Pending if self.inflow.poll_gone(cx) => Poll::Ready(None),
-                    waits => waits.map(Some),
-                }
-            })
-            .await?
-        };
-        Some(posted.answer(first))
+    /// Waits for the first part of what answers a message; nothing if the client goes before.
+    async fn wait(&mut self, posted: &mut Posted<PartsOf<G>>) -> Option<Option<Part>> {
+        let mut first = pin!(posted.first());
+        poll_fn(|cx| {
+            // An answer that is there goes out also to a client that sends no more.
+            match first.as_mut().poll(cx) {
+                Poll::Pending if self.inflow.poll_gone(cx) => Poll::Ready(None),
+                waits => waits.map(Some),
+            }
+        })
+        .await
     }
 
     /// Writes an answer; a client that goes meanwhile is noticed. While it waits for the client to
     /// read, the connection gives way to no other.
-    async fn send(&mut self, mut framed: Framed) -> Result<(), SendError> {
+    fn send(&mut self, mut framed: Framed) -> impl Future<Output = Result<(), SendError>> {
         let mut busy = None;
-        poll_fn(|cx| {
+        poll_fn(move |cx| {
             let (outflow, inflow) = (&mut self.outflow, &mut self.inflow);
             match outflow.poll_send(cx, &mut inflow.stream, &mut framed) {
                 Poll::Pending if inflow.poll_gone(cx) => Poll::Ready(Err(SendError::Gone)),
@@ -385,7 +395,6 @@ where
                 Poll::Ready(sent) => Poll::Ready(sent),
             }
         })
-        .await
     }
 
     /// Ends the connection. What the client still sends of a body is read for a moment, so that it
