@@ -8,8 +8,11 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::scan::{Member, Nesting, plain_end};
-use super::{ScanError, string};
+use super::envelope::Member;
+use super::nesting::Nesting;
+use super::plain::{STRETCH, run};
+use super::scan::Stop;
+use super::string;
 
 /// Bytes that are kept of one name or value, in all. Our own ids are short numbers, and no routing
 /// member's name is longer, even if each of its characters is escaped.
@@ -146,7 +149,19 @@ impl Flow {
 
     /// Reads a chunk and says what becomes of its bytes. After an error nothing more may pass.
     pub fn push(&mut self, chunk: &[u8], steps: &mut Vec<Step>) -> Result<(), FlowError> {
-        self.utf8.check(chunk).map_err(|at| self.syntax_at(at))?;
+        let (mut utf8, decided) = (self.utf8, steps.len());
+        self.walk(chunk, steps)
+            .map_err(|error| match utf8.check(chunk) {
+                Ok(()) => error,
+                // That it is not UTF-8 comes first, wherever in the chunk.
+                Err(at) => {
+                    steps.truncate(decided);
+                    self.syntax_at(at)
+                }
+            })
+    }
+
+    fn walk(&mut self, chunk: &[u8], steps: &mut Vec<Step>) -> Result<(), FlowError> {
         let mut walk = Walk {
             chunk,
             at: 0,
@@ -315,7 +330,7 @@ impl Flow {
         // It fails for no other reason.
         self.nesting
             .push(object)
-            .map_err(|_: ScanError| FlowError::TooDeep)?;
+            .map_err(|_: Stop| FlowError::TooDeep)?;
         walk.at += 1;
         self.state = State::First;
         Ok(())
@@ -345,9 +360,18 @@ impl Flow {
     }
 
     fn text(&mut self, walk: &mut Walk<'_>, is_name: bool) -> Result<(), FlowError> {
-        walk.at = plain_end(walk.chunk, walk.at);
+        let limit = walk.at.saturating_add(STRETCH).min(walk.chunk.len());
+        let run = run(walk.chunk.get(..limit).unwrap_or_default(), walk.at);
+        if !run.ascii || self.utf8.is_cut() {
+            let text = walk.chunk.get(walk.at..run.end).unwrap_or_default();
+            self.utf8
+                .check(text)
+                .map_err(|at| self.syntax_at(walk.at + at))?;
+        }
+        walk.at = run.end;
         match walk.chunk.get(walk.at) {
-            None => Ok(()),
+            _ if run.end == limit => Ok(()),
+            Some(_) if self.utf8.is_cut() => Err(self.syntax_at(walk.at)),
             Some(b'"') => {
                 walk.at += 1;
                 if is_name {
@@ -362,7 +386,7 @@ impl Flow {
                 self.state = State::Escape { is_name };
                 Ok(())
             }
-            Some(_) => Err(self.syntax_at(walk.at)),
+            Some(_) | None => Err(self.syntax_at(walk.at)),
         }
     }
 
@@ -531,39 +555,49 @@ fn is_id(text: &[u8]) -> bool {
     }
 }
 
-/// Whether bytes are UTF-8, whatever chunks they come in.
-#[derive(Clone, Debug, Default)]
+/// Whether text is UTF-8, whatever parts it comes in.
+#[derive(Clone, Copy, Debug, Default)]
 struct Utf8 {
-    /// The start of a character that the last chunk cut.
-    begun: Vec<u8>,
+    /// The start of a character that the last part cut: so many bytes of these.
+    begun: [u8; 4],
+    len: usize,
 }
 
 impl Utf8 {
-    /// Checks a chunk; an error says where, from its start.
-    fn check(&mut self, chunk: &[u8]) -> Result<(), usize> {
-        let mut rest = chunk;
-        while !self.begun.is_empty() {
+    /// Whether the last part cut a character.
+    fn is_cut(self) -> bool {
+        self.len > 0
+    }
+
+    /// Checks the next part; an error says where, from its start.
+    fn check(&mut self, part: &[u8]) -> Result<(), usize> {
+        let mut rest = part;
+        while self.is_cut() {
             let Some((next, more)) = rest.split_first() else {
                 return Ok(());
             };
-            self.begun.push(*next);
+            // No character has more bytes than there is room for.
+            let place = self.begun.get_mut(self.len).ok_or(0_usize)?;
+            *place = *next;
+            self.len += 1;
             rest = more;
-            match std::str::from_utf8(&self.begun) {
-                Ok(_) => self.begun.clear(),
+            match std::str::from_utf8(self.begun.get(..self.len).unwrap_or_default()) {
+                Ok(_) => self.len = 0,
                 Err(error) if error.error_len().is_none() => {}
                 Err(_) => return Err(0),
             }
         }
-        match std::str::from_utf8(rest) {
-            Ok(_) => Ok(()),
-            Err(error) => {
-                let valid = chunk.len() - rest.len() + error.valid_up_to();
-                if error.error_len().is_some() {
-                    return Err(valid);
-                }
-                self.begun = chunk.get(valid..).unwrap_or_default().to_vec();
+        let Err(error) = std::str::from_utf8(rest) else {
+            return Ok(());
+        };
+        let cut = rest.get(error.valid_up_to()..).unwrap_or_default();
+        match self.begun.get_mut(..cut.len()) {
+            Some(begun) if error.error_len().is_none() => {
+                begun.copy_from_slice(cut);
+                self.len = cut.len();
                 Ok(())
             }
+            _ => Err(part.len() - cut.len()),
         }
     }
 }

@@ -4,7 +4,10 @@
 //! means beyond the six top-level names of JSON-RPC and the progress token. Bytes that nobody asked
 //! to replace are never rewritten (I13).
 
+mod envelope;
 mod flow;
+mod nesting;
+mod plain;
 mod scan;
 mod skim;
 mod splice;
@@ -13,8 +16,9 @@ mod walk;
 
 use bytes::Bytes;
 
+pub use envelope::{Envelope, scan};
 pub use flow::{Flow, FlowError, Step};
-pub use scan::{DEPTH_MAX, Envelope, ScanError, scan, validate};
+pub use scan::{DEPTH_MAX, ScanError, validate};
 pub use skim::Skim;
 pub use splice::{JOIN_MAX, Pieces, PiecesIter, Splice};
 pub use text::{quote, string};

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::plain::STRETCH;
 use super::*;
 use crate::random::Random;
 
@@ -246,9 +247,45 @@ fn a_control_character_is_refused_wherever_it_stands_in_a_string() {
     }
 }
 
+#[test]
+fn a_character_is_checked_wherever_it_stands_in_a_string() {
+    let places = (0..150).chain(STRETCH - 80..STRETCH + 80);
+    for (place, character) in places.flat_map(|place| [(place, "é"), (place, "\u{1F600}")]) {
+        let text = format!("\"{}{character}{}\"", "x".repeat(place), "y".repeat(70));
+        let mut bytes = text.into_bytes();
+        assert_eq!(validate(&bytes), Ok(()), "{place}");
+        // Without its last byte, and as a last byte alone.
+        for lost in [place + character.len(), place + 1] {
+            let removed = bytes.remove(lost);
+            let offset = std::str::from_utf8(&bytes).unwrap_err().valid_up_to();
+            assert_eq!(validate(&bytes), Err(ScanError::Syntax { offset }));
+            let answer = [br#"{"jsonrpc":"2.0","id":1,"result":"#, &bytes[..], b"}"].concat();
+            for width in [answer.len(), place + 35, 7] {
+                let mut flow = Flow::new();
+                let mut chunks = answer.chunks(width);
+                let read = chunks.try_for_each(|chunk| flow.push(chunk, &mut Vec::new()));
+                let is_syntax = matches!(read, Err(FlowError::Syntax { .. }));
+                assert!(is_syntax, "{place} by {width}: {read:?}");
+            }
+            bytes.insert(lost, removed);
+        }
+    }
+}
+
+#[test]
+fn bytes_that_are_no_text_are_told_before_anything_else() {
+    let deep = "[".repeat(DEPTH_MAX + 1);
+    for before in ["{\"a\":1,,", deep.as_str(), "{} ", "\"\\x"] {
+        let bytes = [before.as_bytes(), b" \"\xC3\""].concat();
+        let offset = bytes.len() - 2;
+        assert_eq!(validate(&bytes), Err(ScanError::Syntax { offset }));
+        assert_eq!(scan(&bytes), Err(ScanError::Syntax { offset }));
+    }
+}
+
 /// Random JSON text, shallow enough for every parser.
 fn random_value(random: &mut Random, depth: usize, out: &mut String) {
-    const SCALARS: [&str; 12] = [
+    const SCALARS: [&str; 14] = [
         "0",
         "-1",
         "1.50",
@@ -259,6 +296,8 @@ fn random_value(random: &mut Random, depth: usize, out: &mut String) {
         "\"\"",
         "\"a\\\"b\"",
         "\"é😀\"",
+        "\"a string that is longer than what is searched by words: ……………………………………… \\n and back\"",
+        "\"0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123é\"",
         "\"\\ud83d\\ude00\"",
         "123456789012345678901234567890",
     ];
@@ -325,6 +364,10 @@ fn the_scan_agrees_with_another_parser_on_mutated_texts() {
             valid += 1;
         } else {
             invalid += 1;
+        }
+        if let Err(error) = std::str::from_utf8(&bytes) {
+            let offset = error.valid_up_to();
+            assert_eq!(validate(&bytes), Err(ScanError::Syntax { offset }));
         }
         let syntax = matches!(scan(&bytes), Err(ScanError::Syntax { .. }));
         assert_eq!(syntax, !expected, "{}", String::from_utf8_lossy(&bytes));

@@ -14,7 +14,7 @@ pub fn string(bytes: &[u8]) -> Option<Cow<'_, str>> {
     if bytes.first() != Some(&b'"') {
         return None;
     }
-    let mut scanner = Scanner { bytes, at: 0 };
+    let mut scanner = Scanner::within(bytes, 0);
     let escaped = scanner.string().ok()?;
     if scanner.at != bytes.len() {
         return None;

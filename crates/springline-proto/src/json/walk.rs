@@ -94,8 +94,10 @@ impl Iterator for Members<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         self.0.step(|scanner| {
-            let key = scanner.key().ok()?;
-            Some((key.span, value(scanner)?))
+            let start = scanner.at;
+            let name = scanner.key().ok()?.literal;
+            let name = Span::new(start, start + name.len());
+            Some((name, value(scanner)?))
         })
     }
 }
@@ -128,7 +130,7 @@ impl<'a> Walk<'a> {
     fn new(bytes: &'a [u8], container: Span, open: u8, close: u8) -> Self {
         let bytes = bytes.get(..container.end as usize).unwrap_or_default();
         let at = container.start as usize;
-        let mut scanner = Scanner { bytes, at };
+        let mut scanner = Scanner::within(bytes, at);
         scanner.space();
         let is_container = scanner.peek() == Some(open);
         scanner.at += 1;
