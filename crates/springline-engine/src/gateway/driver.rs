@@ -128,59 +128,33 @@ impl<M: Machine> Driver<M> {
         }
     }
 
-    /// Leaves an input: for the one who drives now, or for a [`Self::go_on`] that must follow.
+    /// Leaves an input: for the one who drives now, or for a [`Self::drive`] that must follow.
     pub(crate) fn leave(&self, input: M::Input) {
         self.inbox.put(input);
     }
 
-    /// Takes an input and drives the machine, unless somebody does already. What comes out of one
-    /// turn goes to `perform` together, in its order; inputs that come meanwhile make another turn.
+    /// Takes inputs and drives the machine, unless somebody does already; without any, it is those that
+    /// were left before. What comes out of one turn goes to `perform` together, in its order; inputs that
+    /// come meanwhile make another turn. `whom` is whom the timer wakes.
     pub(crate) fn drive(
         &self,
-        input: M::Input,
+        inputs: &mut [Option<M::Input>],
         timer: &Timer,
-        whom: &Weak<dyn Wake>,
+        whom: &impl Fn() -> Weak<dyn Wake>,
         perform: impl FnMut(&mut VecDeque<M::Output>),
     ) {
-        if let Some(first) = self.inbox.enter(input) {
-            self.take_turns(first, None, timer, whom, perform);
-        }
-    }
-
-    /// The same with two inputs, which make one turn.
-    pub(crate) fn drive_both(
-        &self,
-        (first, then): (M::Input, M::Input),
-        timer: &Timer,
-        whom: &Weak<dyn Wake>,
-        perform: impl FnMut(&mut VecDeque<M::Output>),
-    ) {
-        if let Some((first, then)) = self.inbox.enter_both(first, then) {
-            self.take_turns(first, then, timer, whom, perform);
-        }
-    }
-
-    /// The same with inputs that were left before.
-    pub(crate) fn go_on(
-        &self,
-        timer: &Timer,
-        whom: &Weak<dyn Wake>,
-        perform: impl FnMut(&mut VecDeque<M::Output>),
-    ) {
-        if let Some(first) = self.inbox.enter_left() {
-            self.take_turns(first, None, timer, whom, perform);
+        if self.inbox.enter(inputs) {
+            self.take_turns(inputs, timer, whom, perform);
         }
     }
 
     fn take_turns(
         &self,
-        first: M::Input,
-        mut then: Option<M::Input>,
+        first: &mut [Option<M::Input>],
         timer: &Timer,
-        whom: &Weak<dyn Wake>,
+        whom: &impl Fn() -> Weak<dyn Wake>,
         mut perform: impl FnMut(&mut VecDeque<M::Output>),
     ) {
-        let mut next = Some(first);
         // A thread on its way out has none to spare.
         let spare = M::spare().try_with(|spare| spare.borrow_mut().pop());
         let mut room = spare.ok().flatten().unwrap_or_default();
@@ -189,11 +163,12 @@ impl<M: Machine> Driver<M> {
                 let mut core = self.core.lock();
                 let now = clock::moment();
                 core.machine.lend_room(room);
-                let mut take = || {
-                    let own = next.take().or_else(|| then.take());
-                    own.or_else(|| self.inbox.take())
-                };
-                while let Some(input) = take() {
+                for own in &mut *first {
+                    if let Some(input) = own.take() {
+                        core.machine.handle(now, input);
+                    }
+                }
+                while let Some(input) = self.inbox.take() {
                     core.machine.handle(now, input);
                 }
                 room = core.machine.take_outputs();
@@ -222,7 +197,12 @@ impl<M: Machine> Driver<M> {
 
     /// The timer's word that `now` has come. Says whether a deadline has; then it wants
     /// [`Machine::TIMER`] as an input.
-    pub(crate) fn is_due(&self, now: Moment, timer: &Timer, whom: &Weak<dyn Wake>) -> bool {
+    pub(crate) fn is_due(
+        &self,
+        now: Moment,
+        timer: &Timer,
+        whom: &impl Fn() -> Weak<dyn Wake>,
+    ) -> bool {
         let mut core = self.core.lock();
         core.armed = None;
         let deadline = core.machine.next_deadline();
@@ -256,12 +236,12 @@ impl<M: Machine> Driver<M> {
 }
 
 /// Tells the timer of the next deadline, if it is earlier than the one it knows of.
-fn arm<M: Machine>(core: &mut Core<M>, timer: &Timer, whom: &Weak<dyn Wake>) {
+fn arm<M: Machine>(core: &mut Core<M>, timer: &Timer, whom: &impl Fn() -> Weak<dyn Wake>) {
     let Some(deadline) = core.machine.next_deadline() else {
         return;
     };
     if core.armed.is_none_or(|armed| deadline < armed) {
         core.armed = Some(deadline);
-        timer.arm(deadline, Weak::clone(whom));
+        timer.arm(deadline, whom());
     }
 }

@@ -25,47 +25,19 @@ impl<T> Default for Inbox<T> {
 }
 
 impl<T> Inbox<T> {
-    /// Takes the turn to drive and gives the first input, which is mostly the caller's own; the
-    /// caller must call [`Inbox::exit`] after each turn. Nothing if somebody else drives: they take
-    /// the input along.
-    pub(crate) fn enter(&self, input: T) -> Option<T> {
+    /// Takes the turn to drive, unless somebody else drives, who then takes these inputs along. Inputs
+    /// that are next stay where they are: they need not move through the queue. The caller must call
+    /// [`Inbox::exit`] after each turn. Without inputs there is no turn if none wait either.
+    pub(crate) fn enter(&self, own: &mut [Option<T>]) -> bool {
         let mut queue = self.0.lock();
-        if std::mem::replace(&mut queue.driven, true) {
-            queue.inputs.push_back(input);
-            return None;
+        let is_driven = queue.driven;
+        if is_driven || !queue.inputs.is_empty() {
+            queue.inputs.extend(own.iter_mut().filter_map(Option::take));
+            queue.driven = true;
+            return !is_driven;
         }
-        if queue.inputs.is_empty() {
-            return Some(input);
-        }
-        queue.inputs.push_back(input);
-        queue.inputs.pop_front()
-    }
-
-    /// The same for two inputs, of which the second follows at once. It comes back beside the first
-    /// one only if it is next in turn.
-    pub(crate) fn enter_both(&self, first: T, then: T) -> Option<(T, Option<T>)> {
-        let mut queue = self.0.lock();
-        let is_driven = std::mem::replace(&mut queue.driven, true);
-        if !is_driven && queue.inputs.is_empty() {
-            return Some((first, Some(then)));
-        }
-        queue.inputs.push_back(first);
-        queue.inputs.push_back(then);
-        if is_driven {
-            return None;
-        }
-        queue.inputs.pop_front().map(|first| (first, None))
-    }
-
-    /// Takes the turn to drive if inputs wait and nobody drives, and gives the first.
-    pub(crate) fn enter_left(&self) -> Option<T> {
-        let mut queue = self.0.lock();
-        if queue.driven {
-            return None;
-        }
-        let first = queue.inputs.pop_front()?;
-        queue.driven = true;
-        Some(first)
+        queue.driven = !own.is_empty();
+        queue.driven
     }
 
     /// Leaves an input.
@@ -101,36 +73,40 @@ impl<T> Inbox<T> {
 mod tests {
     use super::*;
 
+    /// Whether the turn was taken, and the inputs that are next.
+    fn enter<const N: usize>(inbox: &Inbox<u8>, own: [u8; N]) -> (bool, [Option<u8>; N]) {
+        let mut own = own.map(Some);
+        (inbox.enter(&mut own), own)
+    }
+
     #[test]
     fn only_one_drives_and_nothing_is_left_behind() {
         let inbox = Inbox::default();
-        assert_eq!(inbox.enter(1), Some(1), "nobody drove");
-        assert_eq!(inbox.enter(2), None, "the first one drives");
+        assert_eq!(enter(&inbox, [1]), (true, [Some(1)]), "nobody drove");
+        assert_eq!(enter(&inbox, [2]), (false, [None]), "the first one drives");
         assert_eq!((inbox.take(), inbox.take()), (Some(2), None));
-        assert_eq!(inbox.enter(3), None);
+        assert_eq!(enter(&inbox, [3]), (false, [None]));
         assert!(!inbox.exit(), "an input came meanwhile");
         assert_eq!(inbox.take(), Some(3));
         assert!(inbox.exit());
-        assert_eq!(inbox.enter_left(), None, "nothing waits");
+        assert_eq!(enter(&inbox, []), (false, []), "nothing waits");
         inbox.put(4);
-        assert_eq!(inbox.enter_left(), Some(4));
-        assert_eq!(inbox.enter(5), None, "it drives");
+        assert_eq!(enter(&inbox, []), (true, []));
+        assert_eq!(enter(&inbox, [5]), (false, [None]), "it drives");
+        assert_eq!((inbox.take(), inbox.take()), (Some(4), Some(5)));
     }
 
     #[test]
     fn two_inputs_keep_their_order_behind_what_waits() {
         let inbox = Inbox::default();
-        assert_eq!(inbox.enter_both(1, 2), Some((1, Some(2))), "nobody drove");
-        assert_eq!(inbox.enter_both(3, 4), None, "the first one drives");
+        assert_eq!(enter(&inbox, [1, 2]), (true, [Some(1), Some(2)]));
+        assert_eq!(enter(&inbox, [3, 4]), (false, [None, None]));
         assert_eq!((inbox.take(), inbox.take()), (Some(3), Some(4)));
         assert!(inbox.exit());
         inbox.put(5);
-        assert_eq!(
-            inbox.enter_both(6, 7),
-            Some((5, None)),
-            "the oldest is first"
-        );
-        assert_eq!((inbox.take(), inbox.take()), (Some(6), Some(7)));
+        assert_eq!(enter(&inbox, [6, 7]), (true, [None, None]));
+        let next = [inbox.take(), inbox.take(), inbox.take()];
+        assert_eq!(next, [Some(5), Some(6), Some(7)], "the oldest is first");
         assert!(inbox.exit());
     }
 }

@@ -158,9 +158,9 @@ impl SessionCell {
 
     /// The same; work that this causes may be taken along.
     fn input_with(&self, input: Input, errand: &mut Errand) {
-        let whom = self.this.clone() as Weak<dyn Wake>;
+        let whom = || self.this.clone() as Weak<dyn Wake>;
         self.driver
-            .drive(input, &self.shared.timer, &whom, |outputs| {
+            .drive(&mut [Some(input)], &self.shared.timer, &whom, |outputs| {
                 let mut told = Vec::new();
                 if self.is_kept {
                     // Earlier than each of them needs, so that one write serves the whole turn.
@@ -519,7 +519,7 @@ fn for_global(input: UpstreamInput) -> UpstreamInput {
 
 impl Wake for SessionCell {
     fn wake(&self, now: Moment) {
-        let whom = self.this.clone() as Weak<dyn Wake>;
+        let whom = || self.this.clone() as Weak<dyn Wake>;
         if self.driver.is_due(now, &self.shared.timer, &whom) {
             self.input(Session::TIMER);
         }

@@ -83,7 +83,7 @@ impl Sink for UpstreamCell {
     }
 
     fn inputs(&self, first: Input, then: Input) {
-        Self::inputs(self, first, then);
+        self.drive(&mut [Some(first), Some(then)], &mut Errand::none());
     }
 }
 
@@ -137,21 +137,16 @@ impl UpstreamCell {
         self.input_with(input, &mut Errand::none());
     }
 
-    /// The same with two inputs, which make one turn.
-    fn inputs(&self, first: Input, then: Input) {
-        let whom = self.this.clone() as Weak<dyn Wake>;
-        let timer = &self.shared.timer;
-        self.driver
-            .drive_both((first, then), timer, &whom, |outputs| {
-                self.do_all(outputs, &mut Errand::none());
-            });
-    }
-
     /// The same; work that this causes may be taken along.
     pub(super) fn input_with(&self, input: Input, errand: &mut Errand) {
-        let whom = self.this.clone() as Weak<dyn Wake>;
+        self.drive(&mut [Some(input)], errand);
+    }
+
+    /// Several inputs make one turn; without any, it is what was left.
+    fn drive(&self, inputs: &mut [Option<Input>], errand: &mut Errand) {
+        let whom = || self.this.clone() as Weak<dyn Wake>;
         self.driver
-            .drive(input, &self.shared.timer, &whom, |outputs| {
+            .drive(inputs, &self.shared.timer, &whom, |outputs| {
                 self.do_all(outputs, errand);
             });
     }
@@ -168,27 +163,31 @@ impl UpstreamCell {
 
     /// The same; work that this causes may be taken along.
     pub(super) fn go_on_with(&self, errand: &mut Errand) {
-        let whom = self.this.clone() as Weak<dyn Wake>;
-        self.driver.go_on(&self.shared.timer, &whom, |outputs| {
-            self.do_all(outputs, errand);
-        });
+        self.drive(&mut [], errand);
     }
 
     fn do_all(&self, outputs: &mut VecDeque<Output>, errand: &mut Errand) {
-        let kept = self.keep(outputs.make_contiguous());
-        let mut leaves = false;
+        if let Err(error) = self.keep(outputs.make_contiguous()) {
+            self.withhold(outputs, &error);
+        }
         for output in outputs.drain(..) {
-            if let Err(error) = &kept {
-                // What follows it at once is the request itself (I4).
-                let follows = std::mem::replace(&mut leaves, matches!(output, Output::Sent { .. }));
-                if let (true, Output::Send { exchange, .. }) = (follows, &output) {
-                    let (exchange, cause) = (*exchange, error.to_string().into());
-                    self.driver.leave(Input::Withheld { exchange, cause });
-                    continue;
-                }
-            }
             self.perform(output, errand);
         }
+    }
+
+    /// Takes out the calls that may not leave (I4), and tells the machine so.
+    fn withhold(&self, outputs: &mut VecDeque<Output>, error: &JournalError) {
+        let mut leaves = false;
+        outputs.retain(|output| {
+            // What follows the note at once is the request itself.
+            let follows = std::mem::replace(&mut leaves, matches!(output, Output::Sent { .. }));
+            if let (true, Output::Send { exchange, .. }) = (follows, output) {
+                let (exchange, cause) = (*exchange, error.to_string().into());
+                self.driver.leave(Input::Withheld { exchange, cause });
+                return false;
+            }
+            true
+        });
     }
 
     /// Makes durable what the outputs ask for, before any of them is done.
@@ -257,7 +256,8 @@ impl UpstreamCell {
                     self.input(Input::Credentials { changed: false });
                 }
             }
-            transport => self.carrier.perform(transport, errand),
+            // Not bound to a name: it is large, and would be moved for that.
+            _ => self.carrier.perform(output, errand),
         }
     }
 
@@ -503,7 +503,7 @@ impl UpstreamCell {
 
 impl Wake for UpstreamCell {
     fn wake(&self, now: Moment) {
-        let whom = self.this.clone() as Weak<dyn Wake>;
+        let whom = || self.this.clone() as Weak<dyn Wake>;
         if self.driver.is_due(now, &self.shared.timer, &whom) {
             self.input(Serving::TIMER);
         }
