@@ -137,7 +137,7 @@ impl Message {
     /// first member.
     pub fn with_id(&self, id: &[u8]) -> Pieces {
         if let Some(span) = self.envelope.id {
-            return self.splice().replace_copied(span, id).finish();
+            return Splice::replaced(&self.bytes, span, id);
         }
         let member = [b"\"id\":", id, b","].concat();
         self.splice().insert_at(1, member).finish()

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use http_body::Body;
 use springline_proto::error::{Fault, FaultKind};
-use springline_proto::json::Pieces;
+use springline_proto::json::{Pieces, Snippet};
 use springline_proto::message::{Kind, Message, ParseError, ParseErrorKind};
 use springline_proto::method::Method;
 use springline_proto::session::{Accept, Downstream, Endpoint, Part};
@@ -44,7 +44,7 @@ pub(crate) struct Call<'a, G, F> {
 /// A message that was taken, and what will answer it. It needs nothing of the request any more.
 pub(crate) struct Posted<P> {
     parts: P,
-    id: Option<Bytes>,
+    id: Option<Snippet>,
     /// The session that the message opened.
     opened: Option<HeaderValue>,
     /// The one server that it is for, if it is.
@@ -126,14 +126,15 @@ impl<G: Gate, F: Fields> Call<'_, G, F> {
         accept: Accept,
     ) -> Result<Posted<<G::Session as Session>::Parts>, Answer> {
         let message = Message::parse(body).map_err(|error| self.refuse_unreadable(&error))?;
-        let id = message.id();
+        let id = message.raw_id().map(Snippet::of);
+        let raw_id = id.as_ref().map(Snippet::as_slice);
         let is_request = message.kind() == Kind::Request;
         let (session, opened) = if is_request && Method::of(&message) == Method::Initialize {
-            let session = self.open(id.as_deref())?;
+            let session = self.open(raw_id)?;
             let opened = HeaderValue::from_str(session.id()).ok();
             (session, opened)
         } else {
-            (self.session(id.as_deref())?, None)
+            (self.session(raw_id)?, None)
         };
         Ok(Posted {
             parts: session.post(message, accept),
@@ -344,7 +345,7 @@ impl<P: Parts> Posted<P> {
                     StatusCode::OK,
                     Fault::new(FaultKind::SessionEnded)
                         .at(server.as_ref())
-                        .response(&id),
+                        .response(id.as_slice()),
                 ),
                 None => answer::bare(StatusCode::ACCEPTED),
             },

@@ -8,7 +8,7 @@ use std::fmt;
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
-use super::Span;
+use super::{Snippet, Span};
 
 /// Results below this many bytes are joined into one segment: copying them costs less than one more
 /// entry in a vectored write.
@@ -128,43 +128,6 @@ impl fmt::Debug for Pieces {
     }
 }
 
-/// What is put somewhere. Ids are short, and need no buffer of their own.
-enum With {
-    Short { len: u8, bytes: [u8; SHORT_MAX] },
-    Long(Bytes),
-}
-
-/// The longest text that is copied to where it is kept: a UUID with its quotes has 38 bytes, and any
-/// number 20.
-const SHORT_MAX: usize = 38;
-
-impl With {
-    fn of(text: &[u8]) -> Self {
-        let mut bytes = [0; SHORT_MAX];
-        match (bytes.get_mut(..text.len()), u8::try_from(text.len())) {
-            (Some(room), Ok(len)) => {
-                room.copy_from_slice(text);
-                Self::Short { len, bytes }
-            }
-            _ => Self::Long(Bytes::copy_from_slice(text)),
-        }
-    }
-
-    fn as_slice(&self) -> &[u8] {
-        match self {
-            Self::Short { len, bytes } => bytes.get(..usize::from(*len)).unwrap_or_default(),
-            Self::Long(bytes) => bytes,
-        }
-    }
-
-    fn into_bytes(self) -> Bytes {
-        match self {
-            Self::Short { .. } => Bytes::copy_from_slice(self.as_slice()),
-            Self::Long(bytes) => bytes,
-        }
-    }
-}
-
 /// Edits of one message, given in any order and applied by [`Splice::finish`].
 ///
 /// Edits must not overlap; of two that do, the one further left holds and the other is left out, like
@@ -172,7 +135,7 @@ impl With {
 #[must_use]
 pub struct Splice<'a> {
     bytes: &'a Bytes,
-    edits: SmallVec<[(Span, With); 2]>,
+    edits: SmallVec<[(Span, Snippet); 2]>,
 }
 
 impl<'a> Splice<'a> {
@@ -186,13 +149,13 @@ impl<'a> Splice<'a> {
 
     /// Puts `with` in the place of `span`.
     pub fn replace(mut self, span: Span, with: impl Into<Bytes>) -> Self {
-        self.edits.push((span, With::Long(with.into())));
+        self.edits.push((span, Snippet::from(with.into())));
         self
     }
 
     /// Puts a copy of `with` in the place of `span`: best for what is short, as ids are.
     pub fn replace_copied(mut self, span: Span, with: &[u8]) -> Self {
-        self.edits.push((span, With::of(with)));
+        self.edits.push((span, Snippet::of(with)));
         self
     }
 
@@ -208,6 +171,22 @@ impl<'a> Splice<'a> {
             end: offset,
         };
         self.replace(span, what)
+    }
+
+    /// One edit at once: a copy of `with` in the place of `span`.
+    pub fn replaced(bytes: &'a Bytes, span: Span, with: &[u8]) -> Pieces {
+        let (start, end) = (span.start as usize, span.end as usize);
+        let len = bytes.len().saturating_add(with.len());
+        match (bytes.get(..start), bytes.get(end..)) {
+            (Some(before), Some(after)) if start <= end && len < JOIN_MAX => {
+                let mut out = Vec::with_capacity(before.len() + with.len() + after.len());
+                out.extend_from_slice(before);
+                out.extend_from_slice(with);
+                out.extend_from_slice(after);
+                Bytes::from(out).into()
+            }
+            _ => Self::new(bytes).replace_copied(span, with).finish(),
+        }
     }
 
     /// Applies the edits.
@@ -263,7 +242,7 @@ impl<'a> Splice<'a> {
                 end: span.start,
             };
             pieces.push(kept.slice(self.bytes));
-            pieces.push(with.into_bytes());
+            pieces.push(with.to_bytes());
             done = span.end;
         }
         let rest = Span::new(done as usize, self.bytes.len());

@@ -164,7 +164,7 @@ impl Session {
         now: Moment,
         exchange: Option<ClientExchange>,
         accept: Accept,
-        id: Bytes,
+        id: &[u8],
         params: &Bytes,
     ) {
         let number = self.admit(now, exchange, accept, id, Method::Initialize);
@@ -296,7 +296,7 @@ impl Session {
         now: Moment,
         exchange: Option<ClientExchange>,
         accept: Accept,
-        id: Bytes,
+        id: &[u8],
         method: Method,
         message: &Message,
     ) {
@@ -355,7 +355,11 @@ impl Session {
             self.send_level(&server, &raw);
         }
         if let Some(pending) = self.settle(number) {
-            self.give(now, &pending.outlet, result_response(&pending.id, b"{}"));
+            self.give(
+                now,
+                &pending.outlet,
+                result_response(pending.id.as_slice(), b"{}"),
+            );
         }
     }
 

@@ -404,7 +404,11 @@ impl Session {
             let offset = u32::try_from(offset).unwrap_or(u32::MAX);
             Cursor { kind, offset }.encode(&all.cursor_key, &owner)
         });
-        self.give(now, &pending.outlet, result_response(&pending.id, &result));
+        self.give(
+            now,
+            &pending.outlet,
+            result_response(pending.id.as_slice(), &result),
+        );
     }
 }
 

@@ -26,7 +26,7 @@ impl Session {
         now: Moment,
         exchange: Option<ClientExchange>,
         accept: Accept,
-        id: &Bytes,
+        id: &[u8],
         message: &Message,
     ) {
         let waits = |pending: &Pending| pending.method == Method::Initialize;
@@ -57,10 +57,10 @@ impl Session {
             self.subscriptions.clear();
         }
         if self.all.is_some() {
-            self.open_all(now, exchange, accept, id.clone(), &params);
+            self.open_all(now, exchange, accept, id, &params);
             return;
         }
-        let number = self.admit(now, exchange, accept, id.clone(), Method::Initialize);
+        let number = self.admit(now, exchange, accept, id, Method::Initialize);
         let hello = Hello {
             params: with_known_version(&params),
         };
@@ -155,7 +155,7 @@ impl Session {
         self.entries = Vec::new();
         self.phase = Phase::Open;
         self.persist();
-        let body = result_response(&pending.id, result);
+        let body = result_response(pending.id.as_slice(), result);
         self.give(now, &pending.outlet, body);
         self.out.push_back(Output::Emit(Event::Opened));
         self.flush_held(now);

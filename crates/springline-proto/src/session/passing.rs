@@ -91,7 +91,7 @@ impl Session {
                 }
             }
             upstream::Passing::Id => {
-                let id = pending.id.clone();
+                let id = pending.id.to_bytes();
                 if let Some(reader) = reader {
                     self.put_reader(reader, Part::Bytes(id));
                 }
@@ -106,7 +106,7 @@ impl Session {
         };
         // From here on it stays what it is.
         pending.decide_at = None;
-        let id_len = pending.id.len() as u64;
+        let id_len = pending.id.as_slice().len() as u64;
         let (reader, part) = match pending.outlet {
             Outlet::Post(exchange, _) => {
                 let len = len.map(|len| len.saturating_add(id_len));

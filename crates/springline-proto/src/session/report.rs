@@ -102,8 +102,10 @@ impl Session {
             self.undo(&pending.effect);
         }
         let body = match self.endpoint {
-            Endpoint::One(_) => message.with_id(&pending.id),
-            Endpoint::All => aggregate::answer(server, pending.method, message, &pending.id),
+            Endpoint::One(_) => message.with_id(pending.id.as_slice()),
+            Endpoint::All => {
+                aggregate::answer(server, pending.method, message, pending.id.as_slice())
+            }
         };
         self.give(now, &pending.outlet, body);
     }

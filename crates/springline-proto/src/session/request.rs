@@ -15,7 +15,7 @@ use super::table::{Effect, Pending};
 use super::{Phase, Session};
 use crate::call::{ClientExchange, Moment};
 use crate::error::{Fault, FaultKind, error_response, plain_error};
-use crate::json::{self, Pieces};
+use crate::json::{self, Pieces, Snippet};
 use crate::message::{Kind, Message, ParseError};
 use crate::method::{ListKind, Method};
 use crate::settings::{SUBSCRIPTION_BYTES_MAX, SUBSCRIPTIONS_MAX};
@@ -58,37 +58,37 @@ impl Session {
         accept: Accept,
         message: Message,
     ) {
-        let Some(id) = message.id() else {
+        let Some(id) = message.raw_id() else {
             return;
         };
-        if self.pending.by_id(&id).is_some() {
-            self.refuse_duplicate(exchange, &id);
+        if self.pending.by_id(id).is_some() {
+            self.refuse_duplicate(exchange, id);
             return;
         }
         let method = Method::of(&message);
         if method == Method::Ping {
-            self.say(exchange, result_response(&id, b"{}"));
+            self.say(exchange, result_response(id, b"{}"));
             return;
         }
         if method != Method::Initialize && self.phase == Phase::Fresh {
             let error = plain_error(-32600, "the session is not open: send initialize first");
-            self.say(exchange, error_response(Some(&id), &error));
+            self.say(exchange, error_response(Some(id), &error));
             return;
         }
         if method == Method::ToolsCall && message.envelope().name_twice {
             // The replay class would be that of one tool, and the server might run the other (I4).
             let error = plain_error(-32602, "the member \"name\" stands twice in params");
-            self.say(exchange, error_response(Some(&id), &error));
+            self.say(exchange, error_response(Some(id), &error));
             return;
         }
         self.was_used |= method != Method::Initialize;
         if self.pending.len() >= self.settings.pending_max {
             let fault = self.placed(Fault::new(FaultKind::TooManyPending));
-            self.say(exchange, fault.response(&id));
+            self.say(exchange, fault.response(id));
             return;
         }
         if method == Method::Initialize {
-            self.on_initialize(now, exchange, accept, &id, &message);
+            self.on_initialize(now, exchange, accept, id, &message);
             return;
         }
         let Endpoint::One(server) = &self.endpoint else {
@@ -118,7 +118,7 @@ impl Session {
         now: Moment,
         exchange: Option<ClientExchange>,
         accept: Accept,
-        id: Bytes,
+        id: &[u8],
         method: Method,
     ) -> u64 {
         let number = self.next_number();
@@ -135,7 +135,7 @@ impl Session {
         // The answer to `initialize` never carries an event id.
         let may_stream = exchange.is_some() && accept == Accept::Both && is_call;
         let pending = Pending {
-            id,
+            id: Snippet::of(id),
             holds_id: true,
             method,
             server: None,
@@ -184,7 +184,7 @@ impl Session {
             if matches!(outlet, Outlet::Stream(..)) {
                 self.faults.note(number, &fault);
             }
-            let body = fault.response(&pending.id);
+            let body = fault.response(pending.id.as_slice());
             self.give(now, &outlet, body.into());
         }
     }
@@ -192,12 +192,12 @@ impl Session {
     /// Answers a pending request with a JSON-RPC error of the protocol's own.
     pub(super) fn reject(&mut self, now: Moment, number: u64, error: &str) {
         if let Some(pending) = self.settle(number) {
-            let body = error_response(Some(&pending.id), error);
+            let body = error_response(Some(pending.id.as_slice()), error);
             self.give(now, &pending.outlet, body.into());
         }
     }
 
-    fn refuse_duplicate(&mut self, exchange: Option<ClientExchange>, id: &Bytes) {
+    fn refuse_duplicate(&mut self, exchange: Option<ClientExchange>, id: &[u8]) {
         let error = plain_error(-32600, "a request with this id is pending");
         match exchange {
             Some(exchange) => {

@@ -195,7 +195,7 @@ impl Session {
             return;
         };
         let stream = StreamId::of(number);
-        self.redelivery.open(stream, &pending.id);
+        self.redelivery.open(stream, pending.id.as_slice());
         pending.outlet = Outlet::Stream(stream, Some(Reader::Post(exchange)));
         self.put_exchange(exchange, Part::Begin);
         if self.has_priming_event() {

@@ -7,19 +7,18 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::client::Level;
 use super::passing::Passing;
 use super::stream::{Outlet, Reader};
 use crate::call::{ClientExchange, Moment};
+use crate::json::Snippet;
 use crate::map::Map;
 use crate::method::{ListKind, Method};
 
 /// A request that was accepted and is not answered.
 pub(super) struct Pending {
-    /// The client's id, raw: type and text as sent.
-    pub(super) id: Bytes,
+    /// The client's id, raw: type and text as sent. A copy, which keeps no message alive.
+    pub(super) id: Snippet,
     /// Whether no other request may have that id. One that the client has given up on leaves it.
     pub(super) holds_id: bool,
     pub(super) method: Method,
@@ -64,7 +63,7 @@ pub(super) type Table = Map<u64, Pending>;
 impl Table {
     /// The number of the request that holds this id.
     pub(super) fn by_id(&self, id: &[u8]) -> Option<u64> {
-        self.number_of(|pending| pending.holds_id && pending.id == id)
+        self.number_of(|pending| pending.holds_id && pending.id.as_slice() == id)
     }
 
     /// The number of the request whose answer this POST waits for or takes.

@@ -309,7 +309,9 @@ impl World {
             .pending
             .get(&key.number)
             .map(|pending| pending.id.clone());
-        let id = String::from_utf8(id.unwrap_or_default().to_vec()).unwrap();
+        let id = id.map_or_else(String::new, |id| {
+            String::from_utf8_lossy(id.as_slice()).into_owned()
+        });
         let mark = serde_json::to_string(&format!("{}/{id}", key.number)).unwrap();
         let text = format!(
             r#"{{"jsonrpc":"2.0","result":{{"tools":[{{"name":"t"}}],"mark":{mark}}},"id":0}}"#
@@ -470,7 +472,11 @@ fn play(seed: u64, config: SessionConfig) {
     for _ in 0..200 {
         world.step(downstream);
     }
-    let ids = world.session.pending.values().map(|pending| &pending.id);
+    let ids = world
+        .session
+        .pending
+        .values()
+        .map(|pending| pending.id.as_slice());
     let ids = ids.collect::<std::collections::BTreeSet<_>>();
     assert_eq!(ids.len(), world.session.pending.len());
     world.give(Input::Close);
