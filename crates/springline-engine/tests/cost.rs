@@ -31,7 +31,7 @@ const CALL_ALLOCATIONS_MAX: f64 = 14.5;
 
 /// The same on a kept connection, from what the socket gives to what it takes: head, checks, body
 /// and answer included.
-const CONNECTION_ALLOCATIONS_MAX: f64 = 14.5;
+const CONNECTION_ALLOCATIONS_MAX: f64 = 13.5;
 
 /// The largest of them in bytes: the future of the exchange with the server, which is made for each
 /// call. Over 1,032 bytes the system's allocator leaves its quick way, and there is more to move.
