@@ -513,8 +513,11 @@ pub(crate) fn greeted(mut command: Command) -> Ran {
         .unwrap();
     let hello = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}"#;
     let mut input = child.stdin.take().unwrap();
-    writeln!(input, "{hello}").unwrap();
-    drop(input);
+    // One that failed at once may be gone before it is greeted.
+    match writeln!(input, "{hello}") {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => panic!("{error}"),
+        Ok(()) | Err(_) => drop(input),
+    }
     Ran(child.wait_with_output().unwrap())
 }
 
