@@ -19,6 +19,7 @@ pub mod lane;
 pub mod limit;
 pub mod reactor;
 pub mod spawn;
+mod stock;
 pub mod upstream;
 
 /// Says that a failed send is no failure: whoever listened has gone, and nobody is owed anything.

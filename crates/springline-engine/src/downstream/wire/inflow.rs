@@ -12,7 +12,7 @@ use bytes::{Buf as _, Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 
-use super::stock::{self, ROOM};
+use crate::stock::{self, ROOM};
 
 /// Room for one read of a large body.
 const BODY_ROOM: usize = 64 * 1024;

@@ -12,7 +12,6 @@ pub(super) mod fuzz;
 mod head;
 mod inflow;
 mod outflow;
-mod stock;
 
 use std::future::{Future as _, poll_fn};
 use std::pin::{Pin, pin};
@@ -32,7 +31,6 @@ use self::head::{Head, Look};
 pub(crate) use self::inflow::Rewound;
 use self::inflow::{Inflow, Rest};
 use self::outflow::{Framed, Outflow, SendError};
-use self::stock::ROOM;
 use super::answer::Answer;
 use super::body;
 use super::call::{self, Call, Posted, SESSIONLESS_MAX};
@@ -43,6 +41,7 @@ use super::raised;
 use super::route::{self, Desk};
 use super::seat;
 use super::setting::HttpSettings;
+use crate::stock::{self, ROOM};
 use crate::{clock, lane};
 
 /// A longer `Host` is not remembered. No name has more, and a port.

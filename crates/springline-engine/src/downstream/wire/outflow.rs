@@ -15,9 +15,9 @@ use http::StatusCode;
 use http_body::Body as _;
 use tokio::io::AsyncWrite;
 
-use super::stock;
 use crate::clock;
 use crate::downstream::answer::{self, Answer, AnswerBody};
+use crate::stock;
 
 /// A segment is copied behind what waits already, up to so many bytes: one write for all of it.
 const JOINED_MAX: usize = 16 * 1024;

@@ -18,6 +18,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWrite as _};
 use super::chunk::{Chunked, Step};
 use super::dial::Channel;
 use super::field::Fields;
+use crate::stock;
 
 /// Fields of an answer's head.
 const FIELDS_MAX: usize = 100;
@@ -32,7 +33,7 @@ const JOINED_MAX: usize = 16 * 1024;
 const SLICES_MAX: usize = 16;
 
 /// Room for one read: enough for most heads with their body, and at most, for large bodies.
-const READ_ROOM: (usize, usize) = (4 * 1024, 64 * 1024);
+const READ_ROOM: (usize, usize) = (stock::ROOM, 64 * 1024);
 
 /// Pieces of a body below this are copied out, so that the buffer of the connection is used again.
 const COPIED_MAX: usize = 8 * 1024;
@@ -40,7 +41,8 @@ const COPIED_MAX: usize = 8 * 1024;
 /// A connection, ready for a request.
 pub(super) struct Connection {
     channel: Channel,
-    /// Received, and taken by nobody yet. Bounded by [`HEAD_MAX`] and [`READ_ROOM`].
+    /// Received, and taken by nobody yet. Bounded by [`HEAD_MAX`] and [`READ_ROOM`]; no buffer while it
+    /// is empty.
     buffer: BytesMut,
 }
 
@@ -152,11 +154,17 @@ impl Connection {
     }
 
     fn poll_fill(&mut self, cx: &mut Context<'_>, room: usize) -> Poll<io::Result<usize>> {
-        if self.buffer.capacity() - self.buffer.len() < room / 2 {
+        if self.buffer.capacity() == 0 && room <= stock::ROOM {
+            self.buffer = stock::take();
+        } else if self.buffer.capacity() - self.buffer.len() < room / 2 {
             self.buffer.reserve(room);
         }
         // Cancel safe, so each poll may be one of its own.
-        pin!(self.channel.read_buf(&mut self.buffer)).poll(cx)
+        let read = pin!(self.channel.read_buf(&mut self.buffer)).poll(cx);
+        if self.buffer.is_empty() {
+            stock::give(std::mem::take(&mut self.buffer));
+        }
+        read
     }
 
     async fn fill(&mut self, room: usize) -> io::Result<usize> {
@@ -225,7 +233,11 @@ impl<'a> Outflow<'a> {
         if self.sent == self.total && !self.flushed && self.failed.is_none() {
             match Pin::new(channel).poll_flush(cx) {
                 Poll::Pending => {}
-                Poll::Ready(Ok(())) => self.flushed = true,
+                Poll::Ready(Ok(())) => {
+                    self.flushed = true;
+                    // The answer may take its time, and another request can use the memory meanwhile.
+                    self.head = Vec::new();
+                }
                 Poll::Ready(Err(error)) => return Err(self.fail(error)),
             }
         }
@@ -367,9 +379,7 @@ impl Body {
         if !is_done || !self.keeps || !connection.buffer.is_empty() {
             return None;
         }
-        if connection.buffer.capacity() > READ_ROOM.0 * 2 {
-            connection.buffer = BytesMut::new();
-        }
+        stock::give(std::mem::take(&mut connection.buffer));
         Some(connection)
     }
 }
