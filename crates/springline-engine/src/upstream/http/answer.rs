@@ -105,8 +105,9 @@ pub(super) async fn read_post(
     exchange: &Exchange,
     purpose: Purpose,
     stretches: bool,
-    answer: Answer,
+    answer: Box<Answer>,
 ) -> Ending {
+    let answer = *answer;
     if !answer.status.is_success() {
         return End::Refused(refusal(exchange, answer).await).into();
     }

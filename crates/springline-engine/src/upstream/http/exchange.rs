@@ -11,11 +11,11 @@ use http::Method;
 use springline_proto::call::{ExchangeId, Generation};
 use springline_proto::json::Pieces;
 use springline_proto::message::Message;
-use springline_proto::upstream::{End, Input, Route, Stretch};
+use springline_proto::upstream::{End, Input, Purpose, Route, Stretch};
 
 use super::answer::{Ending, at_hand, read_get, read_post, report_at_hand};
 use super::body::drain;
-use super::request::{Ask, request};
+use super::request::{Answer, Ask, request};
 use super::{DeleteOutcome, Instance, Post, Wire};
 
 /// An exchange under way.
@@ -42,15 +42,15 @@ impl Exchange {
             alone: false,
         };
         async move {
+            // Nothing of the answer is held over a pause: the future would have room for it.
             let sent = request(&self.wire, &self.instance, &ask).await;
-            // The answer may be a stream of hours; the message is not kept for it.
-            drop(ask);
-            let end = match sent {
-                Ok(mut answer) => match at_hand(&self, purpose, &mut answer) {
-                    Some(body) => report_at_hand(&self, answer, body),
-                    None => Box::pin(read_post(&self, purpose, stretches, answer)).await,
-                },
-                Err(end) => end.into(),
+            let end = match at_once(&self, purpose, sent) {
+                Ok(end) => end,
+                Err(answer) => {
+                    // The answer may be a stream of hours; the message is not kept for it.
+                    drop(ask);
+                    Box::pin(read_post(&self, purpose, stretches, answer)).await
+                }
             };
             self.ended(end);
         }
@@ -132,6 +132,21 @@ impl Exchange {
             (None, true) => sink.input(ended),
             (None, false) => {}
         }
+    }
+}
+
+/// What came of a request, if nothing more is to be read; else its answer.
+fn at_once(
+    exchange: &Exchange,
+    purpose: Purpose,
+    sent: Result<Answer, End>,
+) -> Result<Ending, Box<Answer>> {
+    match sent {
+        Ok(mut answer) => match at_hand(exchange, purpose, &mut answer) {
+            Some(body) => Ok(report_at_hand(exchange, answer, body)),
+            None => Err(Box::new(answer)),
+        },
+        Err(end) => Ok(end.into()),
     }
 }
 

@@ -29,11 +29,9 @@ mod tests;
 
 use std::error::Error;
 use std::fmt;
-use std::future::poll_fn;
 use std::path::PathBuf;
-use std::pin::pin;
 use std::sync::{Arc, OnceLock, Weak};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
@@ -54,7 +52,7 @@ use self::pool::Pool;
 use self::site::Site;
 use self::tls::Tls;
 use super::Sink;
-use crate::spawn::{self, Errand};
+use crate::spawn::{self, Errand, Recall};
 
 /// Where an HTTP transport reports to, and what it asks there: each upstream has one, so there is
 /// nothing between it and the owner of the machine.
@@ -252,11 +250,15 @@ impl Instance {
         }
         Some(running)
     }
+}
 
-    /// Whether an exchange that is an errand was not dropped; whoever drops it wakes `cx`.
-    fn is_wanted(&self, id: ExchangeId, cx: &Context<'_>) -> bool {
+/// Exchanges that are errands are wanted until they are dropped.
+impl Recall for Instance {
+    fn is_wanted(&self, number: u64, cx: &Context<'_>) -> bool {
         let mut exchanges = self.exchanges.lock();
-        let found = exchanges.iter_mut().find(|(held, _)| *held == id);
+        let found = exchanges
+            .iter_mut()
+            .find(|(held, _)| *held == ExchangeId(number));
         let Some((_, Running::Errand(waker))) = found else {
             return false;
         };
@@ -505,19 +507,8 @@ impl HttpTransport {
         // The lock is held over the start, so that the task cannot end before it is listed.
         let mut exchanges = instance.exchanges.lock();
         let running = if errand.has_room() {
-            let instance = Arc::clone(&instance);
-            errand.take_on(name, async move {
-                // Made here, where it stays: it is large.
-                let mut task = pin!(run(exchange));
-                poll_fn(|cx| {
-                    if instance.is_wanted(id, cx) {
-                        task.as_mut().poll(cx)
-                    } else {
-                        Poll::Ready(())
-                    }
-                })
-                .await;
-            });
+            let recall = (Arc::clone(&instance) as Arc<dyn Recall>, id.0);
+            errand.take_on(name, recall, run(exchange));
             Running::Errand(None)
         } else {
             Running::Task(spawn::named(name, run(exchange)).abort_handle())

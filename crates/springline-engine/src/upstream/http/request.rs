@@ -81,17 +81,26 @@ fn unsent(cause: impl Into<Box<str>>) -> End {
 
 /// Sends `ask` and follows redirects that stay at home, until there is an answer to judge. Cancel
 /// safe: dropping it closes the connection, whatever was sent.
-pub(super) async fn request(wire: &Wire, instance: &Instance, ask: &Ask) -> Result<Answer, End> {
-    let site = match &wire.site {
-        Ok(site) => site,
-        Err(cause) => return Err(unsent(cause.clone())),
-    };
-    let answer = attempt(wire, instance, ask, site).await?;
-    if is_redirect(&answer) {
-        // Boxed: it is rare, and large as a future.
-        return Box::pin(follow(wire, instance, ask, site, answer)).await;
+///
+/// No `async fn`, which would hold its arguments twice, and what is rare is boxed: it is part of what
+/// is made for each call.
+#[expect(clippy::manual_async_fn, reason = "it would hold its arguments twice")]
+pub(super) fn request<'a>(
+    wire: &'a Wire,
+    instance: &'a Instance,
+    ask: &'a Ask,
+) -> impl Future<Output = Result<Answer, End>> + 'a {
+    async move {
+        let site = match &wire.site {
+            Ok(site) => site,
+            Err(cause) => return Err(unsent(cause.clone())),
+        };
+        let answer = attempt(wire, instance, ask, site).await?;
+        if is_redirect(&answer) {
+            return Box::pin(follow(wire, instance, ask, site, Box::new(answer))).await;
+        }
+        Ok(answer)
     }
-    Ok(answer)
 }
 
 fn is_redirect(answer: &Answer) -> bool {
@@ -104,8 +113,9 @@ async fn follow(
     instance: &Instance,
     ask: &Ask,
     first: &Site,
-    mut answer: Answer,
+    answer: Box<Answer>,
 ) -> Result<Answer, End> {
+    let mut answer = *answer;
     let mut last = None;
     let mut hop = 0;
     loop {
