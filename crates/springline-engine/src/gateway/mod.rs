@@ -183,7 +183,8 @@ impl Gateway {
         endpoint: &Endpoint,
         kind: Downstream,
     ) -> Option<SessionHandle> {
-        let cell = self.shared.session_or(id, || {
+        let wire = WireId::of(id)?;
+        let cell = self.shared.session_or(&wire, || {
             let stored = self.shared.rest.wake(id)?;
             self.shared.revive(id, self.shared.rest.digest(id), &stored)
         })?;

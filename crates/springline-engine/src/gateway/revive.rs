@@ -134,6 +134,13 @@ impl WireId {
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
 
+    /// Random bits of it, to look it up by: as many as a table of sessions needs.
+    pub(super) fn bits(&self) -> u64 {
+        self.0
+            .first_chunk()
+            .map_or(0, |digits| u64::from_le_bytes(*digits))
+    }
+
     /// What people and logs see of it.
     pub(super) fn short_digest(&self) -> String {
         hex(Sha256::digest(self.0).get(..4).unwrap_or_default())

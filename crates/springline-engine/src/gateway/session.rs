@@ -450,7 +450,7 @@ impl SessionCell {
             self.shared.rest.forget(self.rest, &self.shared.events);
         }
         // Late: who waits for the end of all sessions then finds their upstreams.
-        self.shared.forget_session(self.id.as_str());
+        self.shared.forget_session(&self.id);
         for (server, global) in globals {
             self.leave_global(&server, &global);
         }

@@ -23,7 +23,7 @@ use super::entry::{Carrier, EntrySpec, LAST_WORDS_MAX, Limits};
 use super::global::GlobalCell;
 use super::home::Home;
 use super::rest::Rest;
-use super::revive::session_settings;
+use super::revive::{WireId, session_settings};
 use super::room::Rooms;
 use super::session::{SessionCell, Way};
 use super::timer::Timer;
@@ -45,9 +45,15 @@ impl ById {
     }
 }
 
-impl Borrow<str> for ById {
-    fn borrow(&self) -> &str {
-        self.0.id.as_str()
+impl Borrow<WireId> for ById {
+    fn borrow(&self) -> &WireId {
+        &self.0.id
+    }
+}
+
+impl Hash for WireId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.bits());
     }
 }
 
@@ -62,7 +68,7 @@ impl Eq for ById {}
 impl Hash for ById {
     fn hash<H: Hasher>(&self, state: &mut H) {
         // As the borrowed id hashes.
-        self.0.id.as_str().hash(state);
+        self.0.id.hash(state);
     }
 }
 
@@ -203,11 +209,15 @@ impl Shared {
         self.failures.lock().get(server).map(ToString::to_string)
     }
 
-    fn shard(&self, id: &str) -> &Mutex<HashSet<ById>> {
-        // The id is random hex: its bytes spread by themselves.
-        let sum = id.bytes().fold(0_usize, |sum, byte| {
-            sum.wrapping_mul(31).wrapping_add(byte.into())
-        });
+    fn shard(&self, id: &WireId) -> &Mutex<HashSet<ById>> {
+        // Random hex: a few bytes spread by themselves.
+        let sum = id
+            .bits()
+            .to_le_bytes()
+            .into_iter()
+            .fold(0_usize, |sum, byte| {
+                sum.wrapping_mul(31).wrapping_add(byte.into())
+            });
         #[expect(clippy::indexing_slicing, reason = "the remainder is below the length")]
         &self.shards[sum % SHARDS]
     }
@@ -225,9 +235,9 @@ impl Shared {
 
     /// The session of this id: the live one, or what `revive` makes of a stored one. One at a time
     /// for each id, so that it is never made twice.
-    pub(crate) fn session_or(
+    pub(super) fn session_or(
         &self,
-        id: &str,
+        id: &WireId,
         revive: impl FnOnce() -> Option<Arc<SessionCell>>,
     ) -> Option<Arc<SessionCell>> {
         let mut shard = self.shard(id).lock();
@@ -240,10 +250,10 @@ impl Shared {
     }
 
     pub(crate) fn keep_session(&self, cell: Arc<SessionCell>) {
-        self.shard(cell.id.as_str()).lock().insert(ById(cell));
+        self.shard(&cell.id).lock().insert(ById(cell));
     }
 
-    pub(crate) fn forget_session(&self, id: &str) {
+    pub(super) fn forget_session(&self, id: &WireId) {
         self.shard(id).lock().remove(id);
     }
 
