@@ -30,6 +30,9 @@ pub struct Envelope {
     pub name_twice: bool,
 }
 
+/// How most messages begin: a member that need not be walked.
+const USUAL: &[u8] = br#"{"jsonrpc":"2.0","#;
+
 /// Validates one message and finds its envelope.
 ///
 /// Accepts a leading byte order mark and surrounding white space. Escaped member names count as what
@@ -41,7 +44,16 @@ pub fn scan(bytes: &[u8]) -> Result<Envelope, ScanError> {
         return Err(no_object(scanner));
     }
     let mut finder = Finder::default();
-    let walked = scanner.object(|scanner, key| finder.top(scanner, key));
+    let rest = bytes.get(scanner.at..).unwrap_or_default();
+    let walked = if rest.starts_with(USUAL) {
+        let value = scanner.at + USUAL.len() - 6;
+        finder.envelope.jsonrpc = Some(Span::new(value, value + 5));
+        scanner.at += USUAL.len();
+        scanner.space();
+        scanner.members(|scanner, key| finder.top(scanner, key))
+    } else {
+        scanner.object(|scanner, key| finder.top(scanner, key))
+    };
     if let Err(stop) = walked.and_then(|()| scanner.end()) {
         return Err(scanner.explain(stop));
     }
@@ -172,12 +184,8 @@ impl Member {
     ];
 
     /// The member of this name, a literal with its quotes.
+    #[inline]
     pub(super) fn named(literal: &[u8], escaped: bool) -> Option<Self> {
-        if escaped {
-            return Self::ALL
-                .into_iter()
-                .find_map(|(member, name)| key_is(literal, name).then_some(member));
-        }
         match literal {
             b"\"jsonrpc\"" => Some(Self::Jsonrpc),
             b"\"id\"" => Some(Self::Id),
@@ -185,7 +193,16 @@ impl Member {
             b"\"params\"" => Some(Self::Params),
             b"\"result\"" => Some(Self::Result),
             b"\"error\"" => Some(Self::Error),
+            _ if escaped => Self::spelt(literal),
             _ => None,
         }
+    }
+
+    /// The same, of a name with escapes.
+    #[cold]
+    fn spelt(literal: &[u8]) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find_map(|(member, name)| key_is(literal, name).then_some(member))
     }
 }

@@ -262,10 +262,10 @@ impl Flow {
             }
             (State::Start(0 | 3), b'{') => self.open(walk, true)?,
             (State::Start(0 | 3), b'[') => return Err(FlowError::NotAnswer("it is a batch")),
-            (State::First | State::After, b'}') if self.nesting.object => self.close(walk)?,
-            (State::First | State::After, b']') if !self.nesting.object => self.close(walk)?,
-            (State::First, b'"') if self.nesting.object => self.begin_name(walk),
-            (State::First, _) if self.nesting.object => return Err(self.syntax_at(walk.at)),
+            (State::First | State::After, b'}') if self.nesting.is_object() => self.close(walk)?,
+            (State::First | State::After, b']') if !self.nesting.is_object() => self.close(walk)?,
+            (State::First, b'"') if self.nesting.is_object() => self.begin_name(walk),
+            (State::First, _) if self.nesting.is_object() => return Err(self.syntax_at(walk.at)),
             (State::First | State::Value, _) => self.value(walk, byte)?,
             (State::Name, b'"') => self.begin_name(walk),
             (State::Colon, b':') => {
@@ -274,7 +274,7 @@ impl Flow {
             }
             (State::After, b',') => {
                 walk.at += 1;
-                self.state = if self.nesting.object {
+                self.state = if self.nesting.is_object() {
                     State::Name
                 } else {
                     State::Value

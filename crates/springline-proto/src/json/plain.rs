@@ -15,11 +15,42 @@ pub(super) struct Run {
 
 /// Bytes of a run that are searched by words before blocks are tried: most strings are short, and a
 /// long one is worth the wider steps.
-pub(super) const NEAR: usize = 32;
+const NEAR: usize = 32;
 
 /// Bytes that are searched before they are checked for UTF-8, so that they are read from memory
 /// once. A quarter of the first-level cache of today's processors.
 pub(super) const STRETCH: usize = 8 * 1024;
+
+/// Where a run of ASCII from `at` on ends: at what [`Run::end`] names, at another character or at the
+/// end of the bytes. It keeps to a few registers, so that a call of it costs nothing beside its work.
+#[inline(never)]
+pub(super) fn ascii_end(bytes: &[u8], mut at: usize) -> usize {
+    let near = at.saturating_add(NEAR);
+    while let Some(word) = word(bytes, at) {
+        let found = notable(word);
+        if found != 0 {
+            return at + place(found);
+        }
+        at += 8;
+        if at >= near {
+            return ascii_end_far(bytes, at);
+        }
+    }
+    at + place(notable(last_word(bytes, at)))
+}
+
+#[inline(never)]
+fn ascii_end_far(bytes: &[u8], at: usize) -> usize {
+    let mut at = past_blocks::<true>(bytes, at);
+    while let Some(word) = word(bytes, at) {
+        let found = notable(word);
+        if found != 0 {
+            return at + place(found);
+        }
+        at += 8;
+    }
+    at + place(notable(last_word(bytes, at)))
+}
 
 /// The run that begins at `at`.
 #[inline]
@@ -99,21 +130,36 @@ const HIGH: u64 = 0x8080_8080_8080_8080;
 
 /// The eight bytes at `at`, where there are so many.
 #[inline]
-pub(super) fn word(bytes: &[u8], at: usize) -> Option<u64> {
+fn word(bytes: &[u8], at: usize) -> Option<u64> {
     let word = bytes.get(at..)?.first_chunk::<8>()?;
     Some(u64::from_le_bytes(*word))
 }
 
+/// The bytes at `at`, fewer than eight, and zeros behind them.
+#[inline]
+fn last_word(bytes: &[u8], at: usize) -> u64 {
+    let left = bytes.len().saturating_sub(at);
+    match bytes.last_chunk::<8>() {
+        Some(word) if left > 0 => u64::from_le_bytes(*word) >> (8 * (8 - left.min(8))),
+        Some(_) => 0,
+        None => {
+            let bytes = bytes.get(at..).unwrap_or_default();
+            let join = |word, &byte| word << 8 | u64::from(byte);
+            bytes.iter().rev().fold(0, join)
+        }
+    }
+}
+
 /// The place of the first mark in a word, in bytes.
 #[inline]
-pub(super) fn place(marks: u64) -> usize {
+fn place(marks: u64) -> usize {
     (marks.trailing_zeros() / 8) as usize
 }
 
 /// Marks the bytes of `word` that end a run, and those that are not ASCII, in their high bits. A
 /// borrow can only mark bytes above a true mark, so the lowest mark is exact.
 #[inline]
-pub(super) fn notable(word: u64) -> u64 {
+fn notable(word: u64) -> u64 {
     (low(word) | word) & HIGH
 }
 

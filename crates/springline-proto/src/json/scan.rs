@@ -5,7 +5,7 @@
 use super::{
     Span,
     nesting::Nesting,
-    plain::{NEAR, STRETCH, notable, place, run, word},
+    plain::{STRETCH, ascii_end, run},
     text::string,
 };
 
@@ -138,10 +138,19 @@ impl<'a> Scanner<'a> {
 
     #[inline]
     pub(super) fn space(&mut self) {
+        self.token();
+    }
+
+    /// The byte behind white space, where the scanner then stands.
+    #[inline]
+    fn token(&mut self) -> Option<u8> {
+        let byte = self.peek()?;
         // Compact JSON, the usual case, has none: one comparison.
-        if self.peek().is_some_and(|byte| byte <= b' ') {
-            self.some_space();
+        if byte > b' ' {
+            return Some(byte);
         }
+        self.some_space();
+        self.peek()
     }
 
     fn some_space(&mut self) {
@@ -166,21 +175,29 @@ impl<'a> Scanner<'a> {
     }
 
     /// Walks the object that starts here; `visit` stands at each value and must consume it.
+    #[inline]
     pub(super) fn object(
         &mut self,
-        mut visit: impl FnMut(&mut Self, Key<'a>) -> Result<(), Stop>,
+        visit: impl FnMut(&mut Self, Key<'a>) -> Result<(), Stop>,
     ) -> Result<(), Stop> {
         self.at += 1;
-        self.space();
-        if self.peek() == Some(b'}') {
+        if self.token() == Some(b'}') {
             self.at += 1;
             return Ok(());
         }
+        self.members(visit)
+    }
+
+    /// The same, from the name of a member on.
+    #[inline]
+    pub(super) fn members(
+        &mut self,
+        mut visit: impl FnMut(&mut Self, Key<'a>) -> Result<(), Stop>,
+    ) -> Result<(), Stop> {
         loop {
             let key = self.key()?;
             visit(self, key)?;
-            self.space();
-            match self.peek() {
+            match self.token() {
                 Some(b',') => self.at += 1,
                 Some(b'}') => {
                     self.at += 1;
@@ -196,34 +213,42 @@ impl<'a> Scanner<'a> {
     #[inline]
     pub(super) fn key(&mut self) -> Result<Key<'a>, Stop> {
         let start = self.at;
-        if self.peek() != Some(b'"') {
-            return Err(Stop::Syntax);
-        }
-        let escaped = self.string()?;
+        let escaped = self.name()?;
         let literal = self.bytes.get(start..self.at).unwrap_or_default();
-        self.space();
-        if self.peek() != Some(b':') {
+        self.colon()?;
+        Ok(Key { literal, escaped })
+    }
+
+    #[inline]
+    fn name(&mut self) -> Result<bool, Stop> {
+        match self.peek() {
+            Some(b'"') => self.string(),
+            _ => Err(Stop::Syntax),
+        }
+    }
+
+    #[inline]
+    fn colon(&mut self) -> Result<(), Stop> {
+        if self.token() != Some(b':') {
             return Err(Stop::Syntax);
         }
         self.at += 1;
         self.space();
-        Ok(Key { literal, escaped })
+        Ok(())
     }
 
     /// One value of any kind, inside `depth` open containers.
     #[inline]
     pub(super) fn value(&mut self, depth: usize) -> Result<(), Stop> {
         match self.peek() {
+            Some(b'"') => self.string().map(drop),
             Some(b'{' | b'[') => self.container(depth),
-            _ => self.scalar(),
+            _ => self.plain_scalar(),
         }
     }
 
-    #[inline]
-    fn scalar(&mut self) -> Result<(), Stop> {
-        if self.peek() == Some(b'"') {
-            return self.string().map(drop);
-        }
+    /// A number or a word.
+    fn plain_scalar(&mut self) -> Result<(), Stop> {
         match self.peek() {
             Some(b'-' | b'0'..=b'9') => self.number(),
             Some(b't') => self.literal(b"true"),
@@ -238,24 +263,24 @@ impl<'a> Scanner<'a> {
         let mut nesting = Nesting::new(depth);
         loop {
             match self.peek() {
+                Some(b'"') => self.string().map(drop)?,
                 Some(b'{') => {
                     self.at += 1;
                     nesting.push(true)?;
-                    self.space();
-                    if self.peek() != Some(b'}') {
-                        self.key()?;
+                    if self.token() != Some(b'}') {
+                        self.name()?;
+                        self.colon()?;
                         continue;
                     }
                 }
                 Some(b'[') => {
                     self.at += 1;
                     nesting.push(false)?;
-                    self.space();
-                    if self.peek() != Some(b']') {
+                    if self.token() != Some(b']') {
                         continue;
                     }
                 }
-                _ => self.scalar()?,
+                _ => self.plain_scalar()?,
             }
             if self.after_value(&mut nesting)? {
                 return Ok(());
@@ -266,51 +291,37 @@ impl<'a> Scanner<'a> {
     /// Closes what ends here and steps to the next value; true when the outermost value is complete.
     #[inline]
     fn after_value(&mut self, nesting: &mut Nesting) -> Result<bool, Stop> {
-        loop {
-            if nesting.is_empty() {
-                return Ok(true);
-            }
-            self.space();
-            match (self.peek(), nesting.object) {
-                (Some(b','), object) => {
+        while !nesting.is_empty() {
+            let is_object = nesting.is_object();
+            match self.token() {
+                Some(b',') => {
                     self.at += 1;
                     self.space();
-                    if object {
-                        self.key()?;
+                    if is_object {
+                        self.name()?;
+                        self.colon()?;
                     }
                     return Ok(false);
                 }
-                (Some(b'}'), true) | (Some(b']'), false) => {
-                    self.at += 1;
-                    nesting.pop();
-                }
+                Some(b'}') if is_object => {}
+                Some(b']') if !is_object => {}
                 _ => return Err(Stop::Syntax),
             }
+            self.at += 1;
+            nesting.pop();
         }
+        Ok(true)
     }
 
     /// The string whose opening quote stands here; true when it holds an escape.
     #[inline]
     pub(super) fn string(&mut self) -> Result<bool, Stop> {
-        let start = self.at + 1;
-        let mut at = start;
-        // Most names and values end within a few words, and plainly.
-        while let Some(word) = word(self.bytes, at) {
-            let found = notable(word);
-            if found != 0 {
-                at += place(found);
-                if self.bytes.get(at) == Some(&b'"') {
-                    self.at = at + 1;
-                    return Ok(false);
-                }
-                break;
-            }
-            at += 8;
-            if at > start + NEAR {
-                break;
-            }
+        self.at = ascii_end(self.bytes, self.at + 1);
+        // Nearly every string ends so: as plain ASCII.
+        if self.peek() == Some(b'"') {
+            self.at += 1;
+            return Ok(false);
         }
-        self.at = at;
         self.rest_of_string()
     }
 
