@@ -27,11 +27,11 @@ use springline_proto::session::{Accept, Downstream, Endpoint, Part};
 
 /// Allocations of one call, from its bytes to the bytes of its answer. nginx needs none, hyper on
 /// both sides alone more than this.
-const CALL_ALLOCATIONS_MAX: f64 = 14.5;
+const CALL_ALLOCATIONS_MAX: f64 = 13.5;
 
 /// The same on a kept connection, from what the socket gives to what it takes: head, checks, body
 /// and answer included.
-const CONNECTION_ALLOCATIONS_MAX: f64 = 13.5;
+const CONNECTION_ALLOCATIONS_MAX: f64 = 12.5;
 
 /// The largest of them in bytes: the head of the request with its body, and not much smaller the future
 /// of the exchange with the server. Each call under way holds its own, and each line of them is cold.

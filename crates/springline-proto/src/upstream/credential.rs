@@ -45,9 +45,6 @@ impl Upstream {
             return;
         };
         if pending.reauthorized {
-            if let Place::Sent { id, .. } = pending.place {
-                self.by_id.remove(&id);
-            }
             if self.chance_decides(now, key) {
                 return;
             }
@@ -57,9 +54,6 @@ impl Upstream {
                 Fault::new(FaultKind::UpstreamUnauthorized).because(text),
             );
             return;
-        }
-        if let Place::Sent { id, .. } = pending.place {
-            self.by_id.remove(&id);
         }
         if pending.credential_epoch < epoch {
             // Others were read while it was under way.

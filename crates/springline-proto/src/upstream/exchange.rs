@@ -371,9 +371,6 @@ impl Upstream {
             return;
         }
         pending.unreachable = Some((since, tries.saturating_add(1)));
-        if let Place::Sent { id, .. } = pending.place {
-            self.by_id.remove(&id);
-        }
         pending.place = Place::Pausing(at);
     }
 

@@ -44,14 +44,7 @@ impl Upstream {
             return;
         }
         let id = message.raw_id().and_then(parse_id);
-        let key = id.and_then(|id| self.by_id.get(&id).copied());
-        let assigned = key.filter(|key| {
-            self.pending.get(key).is_some_and(|pending| {
-                matches!(pending.place, Place::Sent { generation: with, id: held, .. }
-                    if with == generation && Some(held) == id)
-            })
-        });
-        let Some(key) = assigned else {
+        let Some(key) = id.and_then(|id| self.sent_as(id, generation)) else {
             self.emit(Event::Dropped {
                 generation,
                 reason: "answer to nothing that is pending",
@@ -75,6 +68,16 @@ impl Upstream {
         if matches!(pending.task, Task::Client(_)) {
             self.tell_session(key.session, SessionEvent::Answer { key, message });
         }
+    }
+
+    /// The request that this instance has under this id. All are looked at: mostly one is pending, an
+    /// index would cost each of them more than it saves, and the next deadline looks at all anyway.
+    fn sent_as(&self, id: UpstreamId, generation: Generation) -> Option<CallKey> {
+        self.pending.iter().find_map(|(key, pending)| {
+            let is_it = matches!(pending.place, Place::Sent { generation: with, id: held, .. }
+                if with == generation && held == id);
+            is_it.then_some(*key)
+        })
     }
 
     pub(super) fn note_answered(&mut self, generation: Generation) {
@@ -195,26 +198,18 @@ impl Upstream {
             .params
             .and_then(|params| json::member(message.bytes(), params, "progressToken"));
         let id = token.and_then(|span| parse_id(span.of(message.bytes())));
-        let key = id.and_then(|id| self.by_id.get(&id).copied());
+        let key = id.and_then(|id| self.sent_as(id, generation));
         let original = key.and_then(|key| {
             let pending = self.pending.get_mut(&key)?;
             if pending.is_passing() {
                 return None;
             }
-            let Place::Sent {
-                generation: with, ..
-            } = pending.place
-            else {
-                return None;
-            };
             let Task::Client(request) = &pending.task else {
                 return None;
             };
             let original = request.progress_token()?;
-            (with == generation).then(|| {
-                pending.heard(now);
-                (key, original)
-            })
+            pending.heard(now);
+            Some((key, original))
         });
         let (Some(span), Some((key, original))) = (token, original) else {
             self.emit(Event::Dropped {
@@ -269,15 +264,14 @@ impl Upstream {
         if !self.is_heard(generation, exchange) {
             return;
         }
-        let by_id = || self.by_id.get(&parse_id(id?)?).copied();
-        let by_id = exchange
+        let passing = exchange
             .and_then(|exchange| self.passing_on(exchange))
-            .or_else(by_id);
-        let key = by_id.filter(|key| {
-            self.pending
-                .get(key)
-                .is_some_and(|pending| is_sent_to(pending, generation))
-        });
+            .filter(|key| {
+                let pending = self.pending.get(key);
+                pending.is_some_and(|pending| is_sent_to(pending, generation))
+            });
+        let by_id = || self.sent_as(parse_id(id?)?, generation);
+        let key = passing.or_else(by_id);
         self.emit(Event::Unreadable {
             generation,
             cause: cause.into(),

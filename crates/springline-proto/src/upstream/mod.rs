@@ -143,7 +143,6 @@ pub struct Upstream {
     /// Exchanges that await no answer, oldest first, and when each is given up.
     deliveries: VecDeque<(Moment, ExchangeId)>,
     pending: Map<CallKey, Pending>,
-    by_id: Map<UpstreamId, CallKey>,
     waiting: VecDeque<CallKey>,
     backoff: Backoff,
     credential: Credential,
@@ -188,7 +187,6 @@ impl Upstream {
             exchanges: Map::new(),
             deliveries: VecDeque::new(),
             pending: Map::new(),
-            by_id: Map::new(),
             waiting: VecDeque::new(),
             credential: Credential::default(),
             restore: Seldom::default(),
@@ -606,7 +604,6 @@ impl Upstream {
             let outcome = pending.outcome_if_dropped();
             self.tell_failed(key, fault.clone().outcome(outcome), None);
         }
-        self.by_id.clear();
         let generations: Vec<Generation> = self
             .instances
             .iter()

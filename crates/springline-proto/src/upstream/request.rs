@@ -82,7 +82,6 @@ impl Upstream {
         let is_client = !pending.is_internal();
         let stretches = pending.stretches == Stretches::Allowed;
         let body = render(&pending.task, id.0);
-        self.by_id.insert(id, key);
         self.exchanges
             .insert(exchange, Exchange::new(generation, Aim::Call(key)));
         if is_client {
@@ -197,9 +196,6 @@ impl Upstream {
     pub(super) fn give_up(&mut self, key: CallKey) -> Option<Pending> {
         let pending = self.pending.remove(&key)?;
         match pending.place {
-            Place::Sent { id, .. } => {
-                self.by_id.remove(&id);
-            }
             Place::Waiting => {
                 self.waiting.retain(|held| *held != key);
                 if let Phase::Starting(attempt) = &mut self.phase
@@ -209,7 +205,7 @@ impl Upstream {
                     attempt.owner = None;
                 }
             }
-            Place::Pausing(_) | Place::Unauthorized | Place::Parked => {}
+            Place::Sent { .. } | Place::Pausing(_) | Place::Unauthorized | Place::Parked => {}
         }
         self.release_chance(key);
         Some(pending)
@@ -290,9 +286,6 @@ impl Upstream {
     /// Puts a request back into the queue.
     pub(super) fn queue_again(&mut self, key: CallKey) {
         if let Some(pending) = self.pending.get_mut(&key) {
-            if let Place::Sent { id, .. } = pending.place {
-                self.by_id.remove(&id);
-            }
             pending.place = Place::Waiting;
             self.waiting.push_back(key);
         }
